@@ -1,0 +1,88 @@
+"""The root of every error rlweave raises on purpose.
+
+An error is named after the boundary that was crossed. Its message says what was seen, what was allowed and what
+follows; its hint says what to do. The command line prints both and never a traceback for one of these.
+"""
+
+from __future__ import annotations
+
+
+class RlweaveError(Exception):
+    """Base of all errors a user can meet.
+
+    Args:
+        message: what was seen, the limit or the valid choices, and the consequence.
+        hint: what to do about it; empty when there is nothing to add.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class SettingsError(RlweaveError):
+    """A setting is missing, of the wrong type, out of range, or in conflict with another one."""
+
+
+class CodecError(RlweaveError):
+    """Bytes do not follow the wire format, or a record does not fit its schema."""
+
+
+class RecordInvalid(RlweaveError):
+    """A record decodes, but its content breaks an invariant of its type (lengths that differ, non-finite numbers).
+
+    `reason` is the drop reason the ledger shows.
+    """
+
+    def __init__(self, message: str, *, reason: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class LogError(RlweaveError):
+    """The broker, or a client of it, failed. The library's own error is chained as the cause."""
+
+
+class LogUnavailable(LogError):
+    """No broker answered within the deadline."""
+
+
+class DeliveryError(LogError):
+    """A record was not written, or it is unknown whether it was."""
+
+
+class RecordTooLarge(LogError):
+    """An encoded record exceeds its topic's limit; it was refused before it was sent."""
+
+
+class Fenced(LogError):
+    """A newer process of the same role has taken over; this one must stop and write nothing more."""
+
+
+class TopicMismatch(LogError):
+    """A topic exists with other properties than the catalog asks for."""
+
+
+class OffsetsLost(LogError):
+    """A wanted offset is no longer retained and the reader was told to stop on that."""
+
+
+class DeadlineExceeded(RlweaveError):
+    """A wait reached its limit; the message names what it waited for."""
+
+
+class PluginError(RlweaveError):
+    """A plug-in cannot be found or does not have the expected form."""
+
+
+class LeaseHeld(RlweaveError):
+    """Another process holds the lease of this run and role; the message names the holder."""
+
+
+class WeightsError(RlweaveError):
+    """A manifest, chunk or checkpoint does not have the content its digest names, or is absent."""
+
+
+class EngineError(RlweaveError):
+    """An inference engine cannot serve: the model directory, a request, or a swap is at fault."""

@@ -1,0 +1,41 @@
+"""The words the ledger uses: results of a group or member, and the reasons behind every drop and failure.
+
+They are stored as strings, so a reader of tomorrow may meet a word it does not know and must keep it as it is.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """Terminal result of a group or of one of its members."""
+
+    TRAINED = "trained"
+    DROPPED = "dropped"
+    FAILED = "failed"
+
+
+class Reason(StrEnum):
+    """Why something was dropped or failed. The value goes to the ledger, optionally followed by `: detail`."""
+
+    STALE = "stale"  # age over the bound when the batch was cut
+    INCOMPLETE = "incomplete"  # the deadline ended before enough valid members were there
+    NEVER_ARRIVED = "never_arrived"  # a member of which no sample was read
+    NOT_SCORED = "not_scored"  # a sample whose required rewards did not arrive in time
+    GROUP_DROPPED = "group_dropped"  # a valid member of a group that was dropped
+    DUPLICATE = "duplicate"  # a further copy of an id that already has an outcome
+    ABANDONED_BRANCH = "abandoned_branch"  # born of a version no surviving history contains
+    FUTURE_VERSION = "future_version"  # born of a version not yet made
+    NON_FINITE_LOGPROB = "non_finite_logprob"  # NaN, infinite or positive log-probability
+    NON_FINITE_REWARD = "non_finite_reward"
+    MISSING_LOGPROBS = "missing_logprobs"
+    LENGTH_MISMATCH = "length_mismatch"  # tokens, log-probabilities, mask or version runs differ in length
+    EMPTY_COMPLETION = "empty_completion"
+    BAD_GROUP_SIZE = "bad_group_size"  # a member number outside its group
+    TOO_LARGE = "too_large"  # a record over the topic's limit
+    PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
+    REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
+    ENGINE_FAILED = "engine_failed"  # the engine raised while it generated
+    ABORTED = "aborted"  # generation was aborted in flight
+    RUN_ENDED = "run_ended"  # still open when the run reached its last step

@@ -1,0 +1,303 @@
+"""Every record that travels on a topic, as frozen types.
+
+Role: the vocabulary of the system. A stage is a function from some of these records to others.
+Data in and out: plain Python values; packed arrays are `bytes` of little-endian numbers (see `schemas.packed`),
+so decoding a sample costs microseconds, not one Python object per token.
+Invariants: records are immutable; `None` means absent, never zero; times are Unix milliseconds and inform people only,
+no decision is taken on them (promise 13).
+Failure: a type does not check itself; `schemas.validation` does, where a record enters a stage.
+
+A field is only ever added with a default, here and in the next `.avsc` version, so old bytes stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Version:
+    """A policy version. Order is (lineage, step): engines follow a higher lineage to a lower step (promise 3)."""
+
+    lineage: int  # grows by one with every restore of the learner; the first is 1
+    step: int  # optimizer steps behind these weights in this history; cloning steps do not count
+
+    def __str__(self) -> str:
+        return f"{self.lineage}.{self.step}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRun:
+    """A stretch of consecutive completion tokens made by one policy version."""
+
+    num_tokens: int
+    version: Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0  # 0 means greedy
+    top_p: float = 1.0  # 1 means off
+    top_k: int = 0  # 0 means off
+    max_tokens: int = 16  # most completion tokens
+    stop: tuple[str, ...] = ()  # the completion ends before the first of these strings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One chat turn."""
+
+    role: str  # "system", "user", "assistant" or what the chat template knows
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptGroup:
+    """One prompt, to be sampled `group_size` times. Exactly one of `text`, `messages`, `token_ids` is set."""
+
+    run: str
+    group: int  # n = 0, 1, 2, ... without gaps; partition = n mod P
+    group_size: int  # members 0 .. group_size - 1
+    text: str | None = None
+    messages: tuple[Message, ...] | None = None
+    token_ids: bytes | None = None  # packed int32
+    sampling: SamplingParams
+    seed: int  # member m draws with seed + m
+    answer: str | None = None  # reference answer
+    metadata: Mapping[str, str] = field(default_factory=dict)  # task metadata; structured values as JSON text
+    source: str  # name of the prompt source
+    source_index: int  # position inside the source and epoch; with `epoch` the cursor of the prompt producer
+    epoch: int
+    created_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One completion of one prompt, or the reason why there is none."""
+
+    run: str
+    group: int
+    member: int
+    attempt: str  # opaque unique id of this generation try of the whole group
+    producer: str  # instance that made it
+    failure: str | None = None  # set: no completion exists, the fields below are empty
+    prompt_text: str = ""  # the prompt as the engine saw it, after the chat template
+    prompt_tokens: bytes = b""  # packed int32, as the engine saw them
+    completion_text: str = ""
+    completion_tokens: bytes = b""  # packed int32
+    logprobs: bytes | None = None  # packed float32, one per completion token, of the sampled token; None: not given
+    logprobs_kind: str = "processed"  # "raw": of the model's softmax; "processed": after temperature, top-p and top-k
+    loss_mask: bytes = b""  # packed uint8, one per completion token; 1 trains, 0 does not
+    version_runs: tuple[VersionRun, ...] = ()  # lengths add up to the number of completion tokens
+    sampling: SamplingParams
+    seed: int
+    answer: str | None = None  # copied from the prompt, so that a reward consumer reads one topic only
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    finish_reason: str = ""  # "stop", "length" or "abort"
+    started_unix_ms: int
+    finished_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reward:
+    """What one reward plug-in says of one sample: a value, or the reason why there is none. Never both, never neither."""
+
+    run: str
+    group: int
+    member: int
+    attempt: str
+    name: str  # of the reward, unique in the run
+    plugin_version: str
+    weight: float  # 0 for shadow rewards
+    value: float | None = None
+    failure: str | None = None
+    sample_offset: int  # offset of the scored sample; its partition is the reward's own
+    scored_unix_ms: int
+    duration_ms: float
+    producer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardUse:
+    """A reward value as it entered the training signal."""
+
+    name: str
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberOutcome:
+    """What became of one sample id."""
+
+    member: int
+    attempt: str | None = None  # None: no sample was read
+    result: str  # schemas.reasons.Result
+    reason: str | None = None  # None when trained
+    version: Version | None = None  # birth version, the oldest of its runs
+    age: int | None = None  # learner step at the cut minus birth step
+    rewards: tuple[RewardUse, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The terminal record of a group: one per group and surviving history."""
+
+    run: str
+    group: int
+    lineage: int
+    step: int  # the step whose transaction closed it: a trained group is part of the version (lineage, step)
+    seq: int  # dense per ledger partition, over all ledger record types, from 0
+    result: str  # schemas.reasons.Result
+    reason: str | None = None
+    attempt: str | None = None  # the attempt that won, if one did
+    members: tuple[MemberOutcome, ...]
+    closed_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageStarted:
+    """A learner began a lineage. Written to every ledger partition in one transaction.
+
+    Outcomes of the parent (and its ancestors) with a step above `branch_step` are void from here on.
+    """
+
+    run: str
+    lineage: int
+    parent: int  # 0: none
+    branch_step: int
+    seq: int
+    holder: str  # instance of the learner
+    started_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSealed:
+    """The run ended on purpose. Written to every ledger partition in one transaction; a later lineage reopens it."""
+
+    run: str
+    lineage: int
+    step: int
+    seq: int
+    num_groups: int  # groups closed in the surviving history, over all partitions
+    reason: str
+    sealed_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageEvent:
+    """What a stage is doing."""
+
+    run: str
+    stage: str  # "prompts", "rollout", "reward", "learner", "scheduler", "peer", "supervisor"
+    instance: str  # unique per process start
+    kind: str  # "phase_began", "phase_ended", "heartbeat", "notice"
+    name: str  # the phase, or the name of the notice; "heartbeat" for heartbeats
+    seq: int  # dense per instance
+    gauges: Mapping[str, float] = field(default_factory=dict)  # names carry their unit
+    details: Mapping[str, str] = field(default_factory=dict)
+    version: Version | None = None  # served or reached
+    monotonic_s: float  # of the instance's own clock; differences only
+    unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A desired state, not a deed: applying it twice changes nothing. Judged by epoch and assumed state, not by time."""
+
+    run: str
+    target: str  # "rollout", "prompts", "learner", "supervisor" or "all"
+    kind: str  # "heartbeat", "publish", "scale", "rate", "drain"
+    epoch: int  # of the scheduler; a lower one than seen is ignored
+    seq: int  # dense per epoch
+    reason: str
+    assumed: Mapping[str, str] = field(default_factory=dict)  # state the decision was taken on
+    version: Version | None = None  # publish: the version to serve
+    replicas: int | None = None  # scale
+    rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit
+    drain: bool | None = None
+    issued_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a model state, in canonical order (by name)."""
+
+    name: str
+    dtype: str  # safetensors name: "F32", "BF16", ...
+    shape: tuple[int, ...]
+    num_bytes: int
+    tied_to: str | None = None  # another tensor's name; this one then has no bytes of its own (num_bytes = 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRef:
+    """A content-addressed piece of the canonical byte stream (all tensors, in order, without padding)."""
+
+    digest: str  # blake3, 64 hex digits
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the weights of a version are and where to begin looking for them."""
+
+    run: str
+    version: Version
+    base: Version | None = None  # of a delta; None: a full anchor
+    base_digest: str | None = None
+    encoding: str = "full"
+    tensors: tuple[TensorEntry, ...]
+    chunks: tuple[ChunkRef, ...]
+    state_digest: str  # blake3 over the canonical byte stream of the resulting state
+    num_bytes: int  # of the canonical byte stream
+    seeds: tuple[str, ...]  # base URLs of peers that have every chunk
+    created_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """Bytes a reader could not decode, with where they came from."""
+
+    run: str
+    topic: str  # full Kafka name
+    partition: int
+    offset: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    error: str
+    reader: str  # instance
+    unix_ms: int
+
+
+Record: TypeAlias = (
+    PromptGroup
+    | Sample
+    | Reward
+    | Outcome
+    | LineageStarted
+    | LedgerSealed
+    | StageEvent
+    | Command
+    | Manifest
+    | DeadLetter
+)
+
+
+def sample_id(run: str, group: int, member: int) -> str:
+    """The identity of a sample (promise 4): `run/group/member`."""
+    return f"{run}/{group}/{member}"
+
+
+def birth_version(runs: tuple[VersionRun, ...]) -> Version:
+    """The version that decides a sample's age: the oldest of its runs.
+
+    Raises:
+        ValueError: `runs` is empty.
+    """
+    return min(run.version for run in runs)
