@@ -1,0 +1,229 @@
+"""What a log is to the rest of the system: protocols that Kafka and the in-memory log both follow.
+
+Role: stages, tools and tests are written against these names; only `topics.kafka` knows a client library.
+Data in and out: records (`schemas.records`) inside `Envelope`s; positions are (topic name, partition) -> offset.
+Invariants: no auto-commit; readers see committed transactions only; every delivery error surfaces; an undecodable
+record becomes a dead letter and reading goes on; an offset that fell out of retention is reported with the exact
+count lost, and reading resumes at the earliest retained record, never at the end (promise 12).
+Failure: errors are those of `schemas.errors`; nothing above this layer sees a library's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from schemas.records import DeadLetter, Record
+from topics.catalog import Topic
+from topics.clock import Deadline
+
+TopicPartition = tuple[str, int]  # (short topic name, partition)
+Positions = Mapping[TopicPartition, int]  # next offset to read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """A record with the place it came from."""
+
+    topic: str  # short name
+    partition: int
+    offset: int
+    key: bytes | None
+    record: Record | None  # None: a tombstone of a compacted topic
+    headers: Mapping[str, bytes]
+    unix_ms: int
+    num_bytes: int  # of the encoded value
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostOffsets:
+    """Records that a reader wanted and retention had removed."""
+
+    topic: str
+    partition: int
+    wanted: int
+    resumed_at: int
+
+    @property
+    def num_lost(self) -> int:
+        """Offsets between the wanted and the earliest retained one (transaction markers included)."""
+        return self.resumed_at - self.wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """How to read.
+
+    With `group` None the reader assigns itself all partitions of `topics` (or those of `partitions`) and starts at
+    `positions`, else at `start`. With a `group` the broker assigns partitions and committed offsets decide; `start`
+    applies where there is none.
+    """
+
+    topics: tuple[Topic, ...]
+    group: str | None = None  # the full consumer group id
+    start: Literal["earliest", "latest"] = "earliest"
+    positions: Positions = field(default_factory=dict)
+    partitions: tuple[int, ...] | None = None  # self-assigned readers: only these partition numbers
+    on_lost: Literal["resume", "stop"] = "resume"
+    session_timeout_s: float = 10.0
+    buffer_bytes: int = 64 * 1024 * 1024  # most bytes the client prefetches
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderHooks:
+    """What a reader tells its owner, on the owner's own thread, from inside `poll`."""
+
+    dead_letter: Callable[[DeadLetter], None]
+    lost: Callable[[LostOffsets], None]
+    assigned: Callable[[Sequence[TopicPartition]], None] = lambda _: None
+    revoked: Callable[[Sequence[TopicPartition]], None] = lambda _: None  # called before they go: commit here
+
+
+class Reader(Protocol):
+    """Reads records in order per partition."""
+
+    def poll(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
+        """Up to `max_records` records; fewer, or none, when the deadline ends first. Returns as soon as any are there.
+
+        Raises:
+            OffsetsLost: with `on_lost="stop"`.
+            LogError: the client failed in a way that retrying does not mend.
+        """
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop delivering from these until `resume`; membership is kept."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def assignment(self) -> tuple[TopicPartition, ...]: ...
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Next offset to be returned, per assigned partition that has one."""
+        ...
+
+    def seek(self, positions: Positions) -> None: ...
+
+    def commit(self, positions: Positions) -> None:
+        """Commit synchronously. Self-assigned readers may commit too when `group` was given to `commit_group`.
+
+        Raises:
+            Fenced: the partitions belong to another member by now.
+            LogError: the broker refused.
+        """
+        ...
+
+    def end_positions(self) -> dict[TopicPartition, int]:
+        """Offset after the last readable record, per assigned partition, asked from the broker."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group without committing."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes records; the partition and key follow from the record (catalog and codec)."""
+
+    def write(self, topic: Topic, record: Record) -> None:
+        """Queue one record.
+
+        Raises:
+            RecordTooLarge: before anything is sent.
+            DeliveryError: an earlier record failed, or the queue stays full for the delivery limit.
+        """
+        ...
+
+    def write_raw(self, topic: Topic, *, key: bytes | None, value: bytes | None, partition: int) -> None:
+        """Queue bytes as they are: tombstones, and copies made by `replay`."""
+        ...
+
+    def flush(self, *, deadline: Deadline) -> None:
+        """Wait until everything queued is acknowledged.
+
+        Raises:
+            DeliveryError: a record failed, or the deadline ended and it is unknown whether records were written.
+        """
+        ...
+
+    def transaction(self, *, deadline: Deadline) -> AbstractContextManager[None]:
+        """All writes inside become readable together, or none does. Commits at the end, aborts on an exception.
+
+        Raises:
+            Fenced: a newer writer of the same transactional id exists; nothing was written.
+            DeliveryError: the commit failed or its result is unknown; the process must restart from durable state.
+        """
+        ...
+
+    def close(self, *, deadline: Deadline) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterSettings:
+    """How to write."""
+
+    transactional_id: str | None = None  # given: transactional, and fences an older writer of the same id
+    transaction_timeout_s: float = 60.0
+    delivery_timeout_s: float = 30.0
+    linger_ms: float = 5.0
+    buffer_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionLag:
+    """How far a group is behind on one partition, in readable records; None: unknown, which is not zero."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag_records: int | None
+
+
+class Admin(Protocol):
+    """Topics of one run."""
+
+    def ensure_topics(self) -> list[str]:
+        """Create what is missing, check what exists; returns the full names created.
+
+        Raises:
+            TopicMismatch: naming topic, property, the value seen and the one wanted.
+        """
+        ...
+
+    def describe(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """(earliest, end) offsets per existing short topic name and partition."""
+        ...
+
+    def topic_ids(self) -> dict[str, str]:
+        """Broker ids of the run's topics: another id under the same name means it was recreated."""
+        ...
+
+    def lag(self, group: str, topics: Sequence[Topic]) -> list[PartitionLag]: ...
+
+    def delete_topics(self) -> list[str]: ...
+
+
+class Log(Protocol):
+    """A run's log on one broker cluster. Constructing it does no I/O; `connect` proves the connection."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def data_partitions(self) -> int: ...
+
+    def connect(self, *, deadline: Deadline) -> None:
+        """Raises:
+        LogUnavailable: naming the address and what to do.
+        """
+        ...
+
+    def reader(self, settings: ReaderSettings, *, hooks: ReaderHooks) -> Reader: ...
+
+    def writer(self, settings: WriterSettings) -> Writer: ...
+
+    def admin(self) -> Admin: ...
