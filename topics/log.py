@@ -56,13 +56,14 @@ class LostOffsets:
 class ReaderSettings:
     """How to read.
 
-    With `group` None the reader assigns itself all partitions of `topics` (or those of `partitions`) and starts at
-    `positions`, else at `start`. With a `group` the broker assigns partitions and committed offsets decide; `start`
-    applies where there is none.
+    `assign="self"`: the reader takes all partitions of `topics` (or those numbered in `partitions`) and starts at
+    `positions`, else at `start`; its commits, if `group` is given, serve lag and nothing else.
+    `assign="group"`: the broker assigns partitions and committed offsets decide; `start` applies where there is none.
     """
 
     topics: tuple[Topic, ...]
-    group: str | None = None  # the full consumer group id
+    assign: Literal["self", "group"] = "self"
+    group: str | None = None  # the full consumer group id; required for assign="group"
     start: Literal["earliest", "latest"] = "earliest"
     positions: Positions = field(default_factory=dict)
     partitions: tuple[int, ...] | None = None  # self-assigned readers: only these partition numbers
@@ -108,7 +109,7 @@ class Reader(Protocol):
     def seek(self, positions: Positions) -> None: ...
 
     def commit(self, positions: Positions) -> None:
-        """Commit synchronously. Self-assigned readers may commit too when `group` was given to `commit_group`.
+        """Commit synchronously.
 
         Raises:
             Fenced: the partitions belong to another member by now.
