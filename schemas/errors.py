@@ -86,3 +86,7 @@ class WeightsError(RlweaveError):
 
 class EngineError(RlweaveError):
     """An inference engine cannot serve: the model directory, a request, or a swap is at fault."""
+
+
+class NoProgress(RlweaveError):
+    """An upstream stage stayed silent beyond the limit; the message names it."""

@@ -104,7 +104,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:
-    """What one reward plug-in says of one sample: a value, or the reason why there is none. Never both, never neither."""
+    """What one reward plug-in says of one sample: a value, or the reason why there is none; exactly one of the two."""
 
     run: str
     group: int
@@ -207,7 +207,7 @@ class StageEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A desired state, not a deed: applying it twice changes nothing. Judged by epoch and assumed state, not by time."""
+    """A desired state: applying it twice changes nothing. Judged by epoch and assumed state, not by time of day."""
 
     run: str
     target: str  # "rollout", "prompts", "learner", "supervisor" or "all"

@@ -1,0 +1,114 @@
+"""How a stage tells what it is doing: phases, heartbeats and notices on the `events` topic.
+
+Role: the stage clock's sending side.
+Invariants: events are dense per instance (`seq`); an event is never worth a stage's life, so a failed delivery is
+counted and logged, not raised; phases do not nest: entering one ends the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pipeline.metrics import Metrics
+from schemas.errors import LogError
+from schemas.records import StageEvent, Version
+from topics.catalog import EVENTS
+from topics.clock import Clock, Deadline
+from topics.log import Writer
+
+_log = logging.getLogger(__name__)
+
+
+class Events:
+    """The events of one process. Safe to use from several threads."""
+
+    def __init__(self, writer: Writer, *, run: str, stage: str, instance: str, clock: Clock, metrics: Metrics) -> None:
+        self._writer = writer
+        self._run = run
+        self._stage = stage
+        self._instance = instance
+        self._clock = clock
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._seq = 0
+        self._phase: tuple[str, float] | None = None
+        self.version: Version | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Mark the time inside as spent in phase `name`; afterwards the enclosing phase goes on."""
+        outer = self._phase[0] if self._phase is not None else None
+        self.enter(name)
+        try:
+            yield
+        finally:
+            if outer is None:
+                self._end_phase()
+            else:
+                self.enter(outer)
+
+    def enter(self, name: str) -> None:
+        """Be in phase `name` from now on; no event when that is so already."""
+        if self._phase is not None and self._phase[0] == name:
+            return
+        self._end_phase()
+        self._phase = (name, self._clock.monotonic())
+        self._send("phase_began", name)
+
+    def notice(self, name: str, *, details: Mapping[str, str] | None = None, **gauges: float) -> None:
+        """Say that something worth knowing happened, with numbers (`gauges`) and words (`details`)."""
+        _log.info("%s %s %s", name, dict(details or {}), gauges)
+        self._send("notice", name, gauges=gauges, details=details)
+
+    def heartbeat(self) -> None:
+        """Send all gauges and counters, and the phase now."""
+        phase = self._phase[0] if self._phase is not None else ""
+        self._send("heartbeat", "heartbeat", gauges=self._metrics.snapshot(), details={"phase": phase})
+
+    def close(self, *, deadline: Deadline) -> None:
+        """End the phase and hand over what is queued."""
+        self._end_phase()
+        try:
+            self._writer.close(deadline=deadline)
+        except LogError as error:
+            _log.warning("last events were not written: %s", error.message)
+
+    def _end_phase(self) -> None:
+        if self._phase is None:
+            return
+        name, began_s = self._phase
+        self._phase = None
+        spent_s = self._clock.monotonic() - began_s
+        self._metrics.observe("phase_s", spent_s, phase=name)
+        self._send("phase_ended", name, gauges={"spent_s": spent_s})
+
+    def _send(
+        self,
+        kind: str,
+        name: str,
+        *,
+        gauges: Mapping[str, float] | None = None,
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        with self._lock:
+            event = StageEvent(
+                run=self._run,
+                stage=self._stage,
+                instance=self._instance,
+                kind=kind,
+                name=name,
+                seq=self._seq,
+                gauges=gauges if gauges is not None else {},
+                details=details if details is not None else {},
+                version=self.version,
+                monotonic_s=self._clock.monotonic(),
+                unix_ms=self._clock.unix_ms(),
+            )
+            self._seq += 1
+            try:
+                self._writer.write(EVENTS, event)
+            except LogError as error:
+                _log.warning("event %s %s was not written: %s", kind, name, error.message)

@@ -1,0 +1,144 @@
+"""The metrics of a stage: one declared catalog, exposed to Prometheus and carried in heartbeats.
+
+Role: every wait, lag, age, drop and phase is counted here from the start.
+Invariants: a metric exists in `METRICS` or cannot be used; labels have few values; names end in their unit.
+Failure: an undeclared name or label set is a `KeyError` or `ValueError`, at the first use, in every test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricSpec:
+    """One declared metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind="counter", help=text, labels=labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind="gauge", help=text, labels=labels)
+
+
+def _histogram(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind="histogram", help=text, labels=labels)
+
+
+METRICS = (
+    _histogram("phase_s", "Time spent in a phase of the stage.", "phase"),
+    _gauge("turn_age_s", "Time since the run loop last completed a turn."),
+    _counter("records_read", "Records read.", "topic"),
+    _counter("records_written", "Records written and acknowledged.", "topic"),
+    _counter("dead_letters", "Records that could not be decoded.", "topic"),
+    _counter("offsets_lost", "Records that retention removed before they were read.", "topic"),
+    _counter("clock_skews", "Times a later event carried an earlier time."),
+    _gauge("open_groups", "Groups without an outcome."),
+    _gauge("credit_groups", "Most groups that may be open."),
+    _gauge("groups_admitted", "Groups written to the prompts topic."),
+    _counter("prompts_skipped", "Prompts refused where they enter.", "reason"),
+    _gauge("prompts_in_flight", "Prompts taken and not acknowledged."),
+    _gauge("free_slots", "Sequences the engine could take on now."),
+    _gauge("running_sequences", "Sequences being generated."),
+    _counter("tokens_generated", "Completion tokens made."),
+    _counter("samples_made", "Samples written, failed ones included.", "result"),
+    _counter("groups_skipped", "Prompts not generated because their group has an outcome."),
+    _gauge("version_step", "Step of the policy version served or reached."),
+    _gauge("version_lineage", "Lineage of the policy version served or reached."),
+    _gauge("versions_behind", "Published versions newer than the one served."),
+    _histogram("swap_pause_s", "Time generation stood still for a weight load."),
+    _histogram("fetch_s", "Time to fetch and verify a version."),
+    _counter("weight_bytes", "Weight bytes moved.", "direction"),
+    _counter("samples_scored", "Samples scored.", "result"),
+    _histogram("score_s", "Time to score one sample."),
+    _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
+    _gauge("reward_mean", "Mean reward of the last batch."),
+    _gauge("step", "Optimizer steps done in this history."),
+    _gauge("loss", "Loss of the last step."),
+    _gauge("age_mean", "Mean age in versions of the last batch."),
+    _gauge("age_max", "Largest age in versions of the last batch."),
+    _gauge("ready_groups", "Complete groups waiting for a batch."),
+    _gauge("oldest_open_group_s", "Age of the oldest open group, on the deadline's clock."),
+    _counter("groups_closed", "Groups with an outcome.", "result"),
+    _counter("members_dropped", "Sample ids dropped or failed.", "reason"),
+    _counter("late_records", "Records of groups that were closed already.", "topic"),
+    _counter("duplicates", "Further copies of a sample or reward.", "topic"),
+    _counter("id_conflicts", "Same sample and attempt with other bytes."),
+    _gauge("lag_records", "Readable records a group has not committed; absent when unknown.", "group", "topic"),
+    _counter("commands_issued", "Commands written.", "kind"),
+    _counter("waits_over_limit", "Waits that reached their limit.", "what"),
+)
+_BY_NAME = {spec.name: spec for spec in METRICS}
+_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self, *, run: str, stage: str, instance: str) -> None:
+        self.registry = CollectorRegistry()
+        self._common = {"run": run, "stage": stage, "instance": instance}
+        self._live: dict[str, Counter | Gauge | Histogram] = {}
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        metric = self._metric(name)
+        if not isinstance(metric, Counter):
+            raise ValueError(f"{name} is not a counter")
+        metric.labels(**self._common, **labels).inc(amount)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        metric = self._metric(name)
+        if not isinstance(metric, Gauge):
+            raise ValueError(f"{name} is not a gauge")
+        metric.labels(**self._common, **labels).set(value)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add an observation to a histogram; below 0 counts as 0 and as a clock skew (promise 13)."""
+        metric = self._metric(name)
+        if not isinstance(metric, Histogram):
+            raise ValueError(f"{name} is not a histogram")
+        if value < 0:
+            self.count("clock_skews")
+        metric.labels(**self._common, **labels).observe(max(0.0, value))
+
+    def snapshot(self) -> dict[str, float]:
+        """Counters and gauges, and the sum of every histogram, by name and labels; goes into heartbeats."""
+        values: dict[str, float] = {}
+        for family in self.registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith(("_created", "_bucket", "_count")):
+                    continue
+                own = [f"{key}={value}" for key, value in sample.labels.items() if key not in self._common]
+                name = sample.name.removeprefix("rlweave_").removesuffix("_total")
+                values[f"{name}{{{','.join(own)}}}" if own else name] = sample.value
+        return values
+
+    def expose(self, port: int, *, host: str = "127.0.0.1") -> int:
+        """Serve the metrics over HTTP; returns the port."""
+        server, _ = start_http_server(port, addr=host, registry=self.registry)
+        return int(server.server_port)
+
+    def _metric(self, name: str) -> Counter | Gauge | Histogram:
+        if name not in self._live:
+            spec = _BY_NAME[name]
+            labels = [*self._common, *spec.labels]
+            full = f"rlweave_{name}"
+            if spec.kind == "counter":
+                self._live[name] = Counter(full, spec.help, labels, registry=self.registry)
+            elif spec.kind == "gauge":
+                self._live[name] = Gauge(full, spec.help, labels, registry=self.registry)
+            else:
+                self._live[name] = Histogram(full, spec.help, labels, registry=self.registry, buckets=_BUCKETS_S)
+        return self._live[name]

@@ -1,0 +1,123 @@
+"""Settings that more than one stage needs; a stage's own live beside the class they configure.
+
+Role: the vocabulary of the run file (TOML). `ops.run_file` composes the sections.
+Invariants: frozen; an unknown key is an error; numbers carry their unit in the name.
+Failure: pydantic raises `ValidationError`, which `ops.run_file` turns into a `SettingsError` with path, value and
+what is allowed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from schemas.errors import SettingsError
+from topics.catalog import check_run_name
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and strict about what it is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RunSettings(Section):
+    """`[run]`: what the run is; every stage reads it."""
+
+    name: str = Field(description="Run name, part of every topic name.")
+    dir: Path = Field(default=Path("runs"), description="Parent of the run's folder for checkpoints, weights and logs.")
+    seed: int = Field(default=0, ge=0, description="Base of all seeds.")
+    partitions: PositiveInt = Field(default=8, description="Partitions of every data topic; never changes in a run.")
+    groups_per_step: PositiveInt = Field(default=8, description="Groups in one optimizer step (B).")
+    group_size: PositiveInt = Field(default=8, description="Samples of one prompt (G).")
+    min_group_members: int | None = Field(
+        default=None, ge=1, description="Fewest valid members of a group that may be trained; absent: all."
+    )
+    max_steps: PositiveInt = Field(default=100, description="Optimizer steps after which the run ends.")
+    max_staleness: int = Field(
+        default=2, ge=0, description="Most versions between a sample's birth and its training (eta)."
+    )
+    on_stale: Literal["drop", "wait", "train"] = Field(
+        default="drop",
+        description="drop: groups over the bound are dropped. wait: no batch is cut that would push a healthy open "
+        "group over it. train: no bound.",
+    )
+    publish_lag_versions: int = Field(
+        default=0, ge=0, description="Versions that pass while one is published (d); lowers the credit."
+    )
+    group_deadline_s: Seconds = Field(
+        default=120.0, description="Time after which an open group is closed; stands still while no engine is ready."
+    )
+    heartbeat_s: Seconds = Field(default=1.0, description="Time between the heartbeats of a stage.")
+    stop_grace_s: Seconds = Field(default=30.0, description="Time a stage has for an orderly stop.")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Prometheus port of each process; 0 picks a free one; absent: off."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_allowed(cls, value: str) -> str:
+        try:
+            check_run_name(value)
+        except SettingsError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
+        return value
+
+    @property
+    def folder(self) -> Path:
+        """The run's own folder."""
+        return self.dir / self.name
+
+    @property
+    def needed_members(self) -> int:
+        """Fewest valid members of a group that may be trained."""
+        return self.group_size if self.min_group_members is None else self.min_group_members
+
+    @property
+    def credit_groups(self) -> int:
+        """Most groups open at a time: max(1, eta + 1 - d) * B (promise 7)."""
+        return max(1, self.max_staleness + 1 - self.publish_lag_versions) * self.groups_per_step
+
+
+class KafkaSettings(Section):
+    """`[kafka]`: the broker."""
+
+    bootstrap: str = Field(default="local", description="host:port[,host:port]; 'local': `rlweave services`.")
+    replication_factor: PositiveInt = Field(default=1, description="Copies of every partition.")
+    config: dict[str, str] = Field(default_factory=dict, description="Further librdkafka settings, as they are.")
+
+
+class RedisSettings(Section):
+    """`[redis]`: leases, the peer directory and hints."""
+
+    url: str = Field(default="local", description="redis://...; 'local': `rlweave services`; 'none': run without.")
+    lease_s: Seconds = Field(default=10.0, description="Life of the learner's lease without renewal.")
+
+
+class ModelSettings(Section):
+    """`[model]`: the policy."""
+
+    path: Path = Field(description="Directory of a transformers causal language model with its tokenizer.")
+    device: str = Field(default="cpu", description="torch device.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(default="float32", description="Parameter dtype.")
+
+
+class WeightsSettings(Section):
+    """`[weights]`: how versions travel."""
+
+    chunk_bytes: PositiveInt = Field(default=4 * 1024 * 1024, description="Size of a chunk.")
+    store_max_bytes: PositiveInt = Field(default=20 * 1024**3, description="Size bound of a chunk store.")
+    wire_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        default=None, description="dtype on the wire; absent: as the learner holds them."
+    )
+    keep_versions: PositiveInt = Field(default=8, description="Published versions whose chunks are kept.")
+    host: str = Field(default="127.0.0.1", description="Address the peer server binds to.")
+    port: int = Field(default=0, ge=0, le=65535, description="Port of the peer server; 0 picks a free one.")
+    advertised_url: str | None = Field(default=None, description="URL other hosts reach the peer at.")
+    fetch_deadline_s: Seconds = Field(default=60.0, description="Longest time to fetch one version.")
+    parallel_fetches: PositiveInt = Field(default=4, description="Chunks fetched at a time.")
