@@ -2,7 +2,7 @@
 
 Role: every wait, lag, age, drop and phase is counted here from the start.
 Invariants: a metric exists in `METRICS` or cannot be used; labels have few values; names end in their unit.
-Failure: an undeclared name or label set is a `KeyError` or `ValueError`, at the first use, in every test.
+Failure: an undeclared name is a `KeyError`, a wrong kind a `TypeError`, at the first use, in every test.
 """
 
 from __future__ import annotations
@@ -94,21 +94,21 @@ class Metrics:
         """Add to a counter."""
         metric = self._metric(name)
         if not isinstance(metric, Counter):
-            raise ValueError(f"{name} is not a counter")
+            raise TypeError(f"{name} is not a counter")
         metric.labels(**self._common, **labels).inc(amount)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
         metric = self._metric(name)
         if not isinstance(metric, Gauge):
-            raise ValueError(f"{name} is not a gauge")
+            raise TypeError(f"{name} is not a gauge")
         metric.labels(**self._common, **labels).set(value)
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add an observation to a histogram; below 0 counts as 0 and as a clock skew (promise 13)."""
         metric = self._metric(name)
         if not isinstance(metric, Histogram):
-            raise ValueError(f"{name} is not a histogram")
+            raise TypeError(f"{name} is not a histogram")
         if value < 0:
             self.count("clock_skews")
         metric.labels(**self._common, **labels).observe(max(0.0, value))

@@ -84,6 +84,18 @@ class WeightsError(RlweaveError):
     """A manifest, chunk or checkpoint does not have the content its digest names, or is absent."""
 
 
+class ChunkMismatch(WeightsError):
+    """Bytes offered as a chunk do not have that chunk's digest."""
+
+
+class FetchCancelled(WeightsError):
+    """A fetch was given up on purpose, as a newer version supersedes it. What it verified stays in the store."""
+
+
+class RedisUnavailable(RlweaveError):
+    """Redis did not answer, or refused. It is never the only copy of anything: the caller goes on without it."""
+
+
 class EngineError(RlweaveError):
     """An inference engine cannot serve: the model directory, a request, or a swap is at fault."""
 
