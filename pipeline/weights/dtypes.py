@@ -1,0 +1,39 @@
+"""Element types of tensors on the wire, by their safetensors names.
+
+Role: sizes, without torch. Both sides of the codec and the manifest check read this table.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schemas.errors import WeightsError
+
+ITEM_BYTES: dict[str, int] = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "F32": 4,
+    "I64": 8,
+    "F64": 8,
+}
+FLOATS = ("F16", "BF16", "F32", "F64")
+
+
+def tensor_num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor without padding.
+
+    Raises:
+        WeightsError: unknown dtype, or a negative dimension.
+    """
+    if dtype not in ITEM_BYTES:
+        raise WeightsError(f"dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}; the tensor was refused")
+    if any(size < 0 for size in shape):
+        raise WeightsError(f"shape {shape} has a negative dimension; the tensor was refused")
+    return ITEM_BYTES[dtype] * math.prod(shape)
