@@ -109,6 +109,8 @@ class ClosedSet:
             return NotImplemented
         return self._watermark == other._watermark and self._above == other._above
 
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
     def copy(self) -> ClosedSet:
         """An independent copy."""
         return ClosedSet.from_json(self.to_json())
