@@ -1,0 +1,1 @@
+"""What reads: rewards, the learner, the scheduler, evaluators."""

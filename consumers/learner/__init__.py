@@ -1,0 +1,1 @@
+"""The learner: join, age, cut, train, publish, remember."""
