@@ -31,6 +31,8 @@ class Reason(StrEnum):
     NON_FINITE_REWARD = "non_finite_reward"
     MISSING_LOGPROBS = "missing_logprobs"
     LENGTH_MISMATCH = "length_mismatch"  # tokens, log-probabilities, mask or version runs differ in length
+    BAD_LOSS_MASK = "bad_loss_mask"  # a mask value other than 0 and 1
+    OUT_OF_VOCABULARY = "out_of_vocabulary"  # a token id that is negative or beyond the vocabulary
     EMPTY_COMPLETION = "empty_completion"
     BAD_GROUP_SIZE = "bad_group_size"  # a member number outside its group
     TOO_LARGE = "too_large"  # a record over the topic's limit

@@ -1,0 +1,151 @@
+"""What must hold inside one record, checked where it enters a stage.
+
+Role: keeps numbers that would poison a loss, and shapes that would break a batch, out of the learner.
+Data in and out: a decoded record in; nothing out.
+Invariants: a record that passes has the shapes its field docs promise; no value is repaired or replaced.
+Failure: `RecordInvalid` whose reason goes to the ledger as it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from schemas.errors import RecordInvalid
+from schemas.reasons import Reason
+from schemas.records import PromptGroup, Reward, Sample, SamplingParams, sample_id
+
+# A log-softmax in float32 may end a rounding above 0 for a token of probability 1. More than this is no rounding.
+MAX_LOGPROB = 1e-6
+
+_I32 = np.dtype("<i4")
+_F32 = np.dtype("<f4")
+
+
+def check_sample(sample: Sample, group_size: int | None = None) -> None:
+    """Check one sample. A sample that reports a failure needs only a valid member number.
+
+    Args:
+        sample: the record.
+        group_size: members of its group, from the prompt; None: not known here.
+
+    Raises:
+        RecordInvalid: with `BAD_GROUP_SIZE`, `EMPTY_COMPLETION`, `MISSING_LOGPROBS`, `LENGTH_MISMATCH`,
+            `NON_FINITE_LOGPROB` (NaN, infinite, or above `MAX_LOGPROB`), `OUT_OF_VOCABULARY` or `BAD_LOSS_MASK`.
+    """
+    if sample.member < 0 or (group_size is not None and sample.member >= group_size):
+        size = "an unknown size" if group_size is None else f"size {group_size}"
+        raise _invalid(sample, Reason.BAD_GROUP_SIZE, f"member {sample.member} in a group of {size}")
+    if sample.failure is not None:
+        return
+    tokens, logprobs = sample.completion_tokens, sample.logprobs
+    if not tokens:
+        raise _invalid(sample, Reason.EMPTY_COMPLETION, "no completion tokens and no failure")
+    if logprobs is None:
+        raise _invalid(sample, Reason.MISSING_LOGPROBS, f"none given for {len(tokens) // 4} tokens")
+    mask, prompt = sample.loss_mask, sample.prompt_tokens
+    if len(tokens) % 4 or len(prompt) % 4 or len(logprobs) != len(tokens) or len(mask) * 4 != len(tokens):
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, _lengths(sample, logprobs))
+    _check_runs(sample, len(mask))
+    _check_numbers(sample, logprobs)
+
+
+def check_reward(reward: Reward) -> None:
+    """Check one reward.
+
+    Raises:
+        RecordInvalid: with `BAD_GROUP_SIZE` (negative member), `REWARD_FAILED` (value and failure both set, or
+            neither) or `NON_FINITE_REWARD` (value or weight).
+    """
+    if reward.member < 0:
+        raise _invalid(reward, Reason.BAD_GROUP_SIZE, f"member {reward.member}")
+    if (reward.value is None) == (reward.failure is None):
+        seen = f"value {reward.value} and failure {reward.failure!r}"
+        raise _invalid(reward, Reason.REWARD_FAILED, f"{reward.name} has {seen}, exactly one must be set")
+    if (reward.value is not None and not math.isfinite(reward.value)) or not math.isfinite(reward.weight):
+        raise _invalid(
+            reward, Reason.NON_FINITE_REWARD, f"{reward.name} has value {reward.value} and weight {reward.weight}"
+        )
+
+
+def check_prompt(prompt: PromptGroup) -> None:
+    """Check one prompt. Text of white space only counts as empty.
+
+    Raises:
+        RecordInvalid: with `PROMPT_INVALID`.
+    """
+    problem = _prompt_problem(prompt) or _sampling_problem(prompt.sampling)
+    if problem is not None:
+        raise RecordInvalid(
+            f"prompt {prompt.run}/{prompt.group} from {prompt.source} is invalid: {problem}",
+            reason=Reason.PROMPT_INVALID,
+        )
+
+
+def _prompt_problem(prompt: PromptGroup) -> str | None:
+    given = [name for name in ("text", "messages", "token_ids") if getattr(prompt, name) is not None]
+    if len(given) != 1:
+        return f"exactly one of text, messages and token_ids must be set, got {given}"
+    if prompt.group < 0 or prompt.group_size < 1:
+        return f"group {prompt.group} of size {prompt.group_size}, allowed are 0 and up, and 1 and up"
+    if prompt.text is not None and not prompt.text.strip():
+        return "the text is empty"
+    if prompt.messages is not None and not any(message.content.strip() for message in prompt.messages):
+        return "no message has content"
+    return None if prompt.token_ids is None else _token_problem(prompt.token_ids)
+
+
+def _token_problem(token_ids: bytes) -> str | None:
+    if not token_ids or len(token_ids) % 4:
+        return f"token_ids hold {len(token_ids)} bytes, it must be 4 per token and at least one token"
+    lowest = int(np.frombuffer(token_ids, _I32).min())
+    return f"token id {lowest} is negative" if lowest < 0 else None
+
+
+def _sampling_problem(sampling: SamplingParams) -> str | None:
+    if sampling.max_tokens < 1:
+        return f"max_tokens {sampling.max_tokens} leaves no room for one new token"
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        return f"temperature {sampling.temperature}, it must be finite and at least 0"
+    if not 0 < sampling.top_p <= 1:
+        return f"top_p {sampling.top_p}, it must be above 0 and at most 1"
+    if sampling.top_k < 0:
+        return f"top_k {sampling.top_k}, it must be at least 0"
+    return None
+
+
+def _check_runs(sample: Sample, num_tokens: int) -> None:
+    lengths = [run.num_tokens for run in sample.version_runs]
+    if sum(lengths) != num_tokens or min(lengths) < 1:
+        raise _invalid(
+            sample, Reason.LENGTH_MISMATCH, f"version runs of {lengths} tokens for a completion of {num_tokens}"
+        )
+
+
+def _check_numbers(sample: Sample, logprobs: bytes) -> None:
+    values = np.frombuffer(logprobs, _F32)
+    # min and max pass NaN on, and every comparison with it is false
+    if not (values.max() <= MAX_LOGPROB and values.min() > -math.inf):
+        bad = ~((values <= MAX_LOGPROB) & (values > -math.inf))
+        index = int(np.argmax(bad))
+        raise _invalid(sample, Reason.NON_FINITE_LOGPROB, f"{values[index]} at token {index}, {bad.sum()} such in all")
+    if sample.loss_mask.translate(None, b"\x00\x01"):
+        raise _invalid(sample, Reason.BAD_LOSS_MASK, "values other than 0 and 1")
+    for name, tokens in (("prompt", sample.prompt_tokens), ("completion", sample.completion_tokens)):
+        if tokens and (lowest := np.frombuffer(tokens, _I32).min()) < 0:
+            raise _invalid(sample, Reason.OUT_OF_VOCABULARY, f"{name} token id {lowest}")
+
+
+def _lengths(sample: Sample, logprobs: bytes) -> str:
+    prompt, completion = len(sample.prompt_tokens), len(sample.completion_tokens)
+    return (
+        f"{prompt} bytes of prompt tokens (4 each), {completion} of completion tokens (4 each), "
+        f"{len(logprobs)} of log-probabilities (4 each), {len(sample.loss_mask)} of mask (1 each)"
+    )
+
+
+def _invalid(record: Sample | Reward, reason: Reason, seen: str) -> RecordInvalid:
+    kind = type(record).__name__.lower()
+    where = sample_id(record.run, record.group, record.member)
+    return RecordInvalid(f"{kind} of {where} from {record.producer} is invalid, {reason}: {seen}", reason=reason)
