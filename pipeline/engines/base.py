@@ -1,0 +1,158 @@
+"""What every inference engine offers, whatever runs underneath.
+
+Role: the protocol between a rollout producer (or an evaluator) and the engine in its own process, and the values they
+exchange.
+Data in: requests with prompt tokens, sampling parameters and a seed; weight states with a version.
+Data out: finished generations with tokens, text, log-probabilities and the version that made each token.
+Invariants: every submitted request comes back from `step` exactly once; `version` names weights that are wholly loaded
+and checked, or is None; a token carries the version whose weights computed it (promises 6, 9, 10).
+Failure: `EngineError` for a request, a swap or a model at fault; `RecordInvalid` for a prompt at fault.
+
+No torch here: producers and tests import this module where torch is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.records import PromptGroup, SamplingParams, Version, VersionRun
+
+TokenArray: TypeAlias = npt.NDArray[np.int32]
+LogprobArray: TypeAlias = npt.NDArray[np.float32]
+
+FINISH_STOP = "stop"  # an end-of-sequence token or a stop string
+FINISH_LENGTH = "length"  # `max_tokens` or the end of the context
+FINISH_ABORT = "abort"
+RAW = "raw"  # log-probabilities of the model's softmax at temperature 1
+PROCESSED = "processed"  # log-probabilities after temperature, top-k and top-p
+
+
+class EngineState(StrEnum):
+    """Where an engine is between its start and serving (promise 9)."""
+
+    COLD = "cold"  # no version loaded; takes no requests
+    STAGING = "staging"  # a state is being checked; what was served is still served
+    VERIFIED = "verified"  # checked as a whole, the copy is under way
+    SERVING = "serving"
+    QUARANTINED = "quarantined"  # failed half-way; the weights may be a mix, so nothing runs until a whole load
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GenerationRequest:
+    """One sequence to generate."""
+
+    request_id: str  # unique among the requests the engine holds
+    prompt_tokens: TokenArray | tuple[int, ...]  # [prompt length], at least one
+    sampling: SamplingParams  # `max_tokens` is capped by the room left in the context
+    seed: int  # taken modulo 2**64; same seed, prompt and weights give the same tokens in any batch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Generation:
+    """What became of a request."""
+
+    request_id: str
+    tokens: TokenArray  # [n], all that was sampled, an end token or those of a stop string included
+    text: str  # of `tokens` without special tokens, cut before the first stop string
+    logprobs: LogprobArray  # [n], natural log, of the sampled token; NaN when the model's logits were not finite
+    logprobs_kind: str  # RAW for greedy (temperature 0), else PROCESSED: of the distribution the token was drawn from
+    version_runs: tuple[VersionRun, ...]  # lengths add up to n; the version whose weights computed each token
+    finish_reason: str  # FINISH_STOP, FINISH_LENGTH or FINISH_ABORT
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptTokens:
+    """A prompt as the engine sees it."""
+
+    text: str  # after the chat template
+    tokens: TokenArray  # [prompt length]
+
+
+class StateTensor(Protocol):
+    """What a weight has in numpy and in torch alike."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def dtype(self) -> object: ...
+
+
+class Engine(Protocol):
+    """An inference engine in the caller's process. Not thread-safe: one thread calls it."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def version(self) -> Version | None:
+        """The version served: whole and checked. None before the first load and in quarantine."""
+        ...
+
+    @property
+    def num_running(self) -> int:
+        """Requests submitted and not yet returned by `step`; aborted ones count until they are returned."""
+        ...
+
+    @property
+    def num_free_slots(self) -> int:
+        """How many more requests `submit` takes now."""
+        ...
+
+    def encode_prompt(self, group: PromptGroup) -> PromptTokens:
+        """Render and tokenise a prompt: chat template for messages, text as it stands, token ids as given.
+
+        Raises:
+            RecordInvalid: reason `prompt_invalid`: empty, cannot be rendered, or no room for one new token.
+        """
+        ...
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> None:
+        """Take requests; nothing is computed before `step`. All are taken or none.
+
+        Raises:
+            EngineError: no version is served, too few free slots, an id already held, or a request out of range.
+        """
+        ...
+
+    def step(self) -> list[Generation]:
+        """Advance every held sequence (by one token on a real model) and return those that ended, in any order.
+
+        Raises:
+            EngineError: no version is served, or the computation failed. In the second case every held request is
+                lost, the engine is quarantined, and a whole `load` makes it serve again.
+        """
+        ...
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests where they are; the next `step` returns them with `FINISH_ABORT`. Ids not held are ignored."""
+        ...
+
+    def load(self, version: Version, state: Mapping[str, StateTensor]) -> None:
+        """Swap the weights between two steps; requests in flight go on with their cache ("keep", promise 10).
+
+        Args:
+            version: what the state is; the caller has verified its bytes.
+            state: every tensor of the model under its own name; tied names may be left out.
+
+        Raises:
+            EngineError: names, shapes, dtypes or ties differ from the model's. Nothing was copied, the old version is
+                still served.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the model and forget held requests. A second call does nothing."""
+        ...
+
+
+def version_runs(versions: Iterable[Version]) -> tuple[VersionRun, ...]:
+    """Run-length encode the version of each token, in token order."""
+    return tuple(VersionRun(num_tokens=sum(1 for _ in run), version=version) for version, run in groupby(versions))
