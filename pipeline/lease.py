@@ -3,8 +3,9 @@
 Role: a stage takes one at start and renews it. It is a courtesy: what really fences is the broker (promise 5), so a
 lost Redis gives a warning and never stops a stage.
 Data in and out: a hash (owner, fencing token) that expires, and a counter beside it that does not.
-Invariants: one owner at a time; taking, renewing and releasing compare and set in one script; a repeat by the same owner
-is answered with "yours" and the same token, so a command sent twice does no harm; each new owner gets a higher token.
+Invariants: one owner at a time; taking, renewing and releasing compare and set in one script; a repeat by the same
+owner is answered with "yours" and the same token, so a command sent twice does no harm; each new owner gets a higher
+token.
 Failure: `LeaseHeld` naming the holder; an unreachable Redis is `LeaseState.UNKNOWN` with a warning.
 """
 

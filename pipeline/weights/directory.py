@@ -2,9 +2,10 @@
 
 Role: a fetch asks it for peers besides the manifest's seeds; a peer announces itself and repeats that before its entry
 expires.
-Data in and out: `rlweave:<run>:peers` is the set of instances, `rlweave:<run>:peers:<instance>` a small JSON that expires.
-Invariants: it only adds peers; content is verified by digest whoever sends it. What it holds is not trusted: a malformed
-entry is left out.
+Data in and out: `rlweave:<run>:peers` is the set of instances, `rlweave:<run>:peers:<instance>` a small JSON that
+expires.
+Invariants: it only adds peers; content is verified by digest whoever sends it. What it holds is not trusted: a
+malformed entry is left out.
 Failure: never an exception; without Redis it is empty and says so in a warning.
 """
 

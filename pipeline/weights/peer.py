@@ -75,9 +75,7 @@ def read_peer_file(root: Path) -> PeerFile | None:
     return PeerFile(url=url, pid=pid) if isinstance(url, str) and isinstance(pid, int) else None
 
 
-async def serve(
-    settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callable[[str], None] | None = None
-) -> None:
+async def serve(settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callable[[str], None] | None = None) -> None:
     """Serve until `stop` is set.
 
     Args:
