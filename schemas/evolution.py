@@ -172,7 +172,9 @@ def _alike(writer: Node, reader: Node) -> bool:
     if isinstance(writer, dict) and isinstance(reader, dict):
         same_kind = writer["type"] == reader["type"]
         return same_kind and ("name" not in writer or _short(writer) in _short_names(reader))
-    return writer == reader or (writer, reader) in _PROMOTIONS
+    if isinstance(writer, str) and isinstance(reader, str):
+        return writer == reader or (writer, reader) in _PROMOTIONS
+    return False
 
 
 def _short(node: Node) -> str:

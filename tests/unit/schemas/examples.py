@@ -1,0 +1,207 @@
+"""One record of every type with every field set, shared by the tests of the schemas."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from schemas.packed import pack_f32, pack_i32, pack_u8
+from schemas.records import (
+    ChunkRef,
+    Command,
+    DeadLetter,
+    LedgerSealed,
+    LineageStarted,
+    Manifest,
+    MemberOutcome,
+    Message,
+    Outcome,
+    PromptGroup,
+    Record,
+    Reward,
+    RewardUse,
+    Sample,
+    SamplingParams,
+    StageEvent,
+    TensorEntry,
+    Version,
+    VersionRun,
+)
+
+NOW_MS = 1_790_000_000_000
+SAMPLING = SamplingParams(temperature=0.5, top_p=0.9, top_k=40, max_tokens=32, stop=("\n", "</s>"))
+
+SAMPLE = Sample(
+    run="demo",
+    group=7,
+    member=3,
+    attempt="0f3c",
+    producer="rollout-0",
+    prompt_text="2 + 3 =",
+    prompt_tokens=pack_i32([5, 6, 7]),
+    completion_text=" 5 \u2713",
+    completion_tokens=pack_i32([8, 9, 150_000, 2]),
+    logprobs=pack_f32([-0.5, -0.25, 0.0, -12.5]),
+    logprobs_kind="raw",
+    loss_mask=pack_u8([1, 1, 0, 1]),
+    version_runs=(
+        VersionRun(num_tokens=3, version=Version(lineage=1, step=5)),
+        VersionRun(num_tokens=1, version=Version(lineage=1, step=6)),
+    ),
+    sampling=SAMPLING,
+    seed=45,
+    answer="5",
+    metadata={"task": "chain_sum", "terms": "[2, 3]"},
+    finish_reason="stop",
+    started_unix_ms=NOW_MS,
+    finished_unix_ms=NOW_MS + 250,
+)
+
+REWARD = Reward(
+    run="demo",
+    group=7,
+    member=3,
+    attempt="0f3c",
+    name="exact",
+    plugin_version="1.2",
+    weight=0.5,
+    value=1.0,
+    sample_offset=1234,
+    scored_unix_ms=NOW_MS,
+    duration_ms=0.75,
+    producer="reward-0",
+)
+
+PROMPT = PromptGroup(
+    run="demo",
+    group=7,
+    group_size=8,
+    messages=(Message(role="system", content="Add."), Message(role="user", content="2 + 3 =")),
+    sampling=SAMPLING,
+    seed=42,
+    answer="5",
+    metadata={"task": "chain_sum"},
+    source="sums",
+    source_index=107,
+    epoch=1,
+    created_unix_ms=NOW_MS,
+)
+
+_OUTCOME = Outcome(
+    run="demo",
+    group=7,
+    lineage=2,
+    step=9,
+    seq=77,
+    result="trained",
+    attempt="0f3c",
+    members=(
+        MemberOutcome(
+            member=0,
+            attempt="0f3c",
+            result="trained",
+            version=Version(lineage=1, step=8),
+            age=1,
+            rewards=(RewardUse(name="exact", value=1.0, weight=0.5), RewardUse(name="length", value=-0.5, weight=0.1)),
+        ),
+        MemberOutcome(member=1, result="failed", reason="never_arrived"),
+    ),
+    closed_unix_ms=NOW_MS,
+)
+
+_EVENT = StageEvent(
+    run="demo",
+    stage="rollout",
+    instance="rollout-0",
+    kind="heartbeat",
+    name="heartbeat",
+    seq=12,
+    gauges={"lag_records": 3.0, "rate_tokens_per_s": 812.5},
+    details={"engine": "torch"},
+    version=Version(lineage=1, step=6),
+    monotonic_s=123.5,
+    unix_ms=NOW_MS,
+)
+
+_COMMAND = Command(
+    run="demo",
+    target="rollout",
+    kind="publish",
+    epoch=3,
+    seq=4,
+    reason="staged",
+    assumed={"serving": "1.5"},
+    version=Version(lineage=1, step=6),
+    replicas=2,
+    rate=1.5,
+    drain=False,
+    issued_unix_ms=NOW_MS,
+)
+
+_MANIFEST = Manifest(
+    run="demo",
+    version=Version(lineage=1, step=6),
+    base=Version(lineage=1, step=5),
+    base_digest="ab" * 32,
+    encoding="delta",
+    tensors=(
+        TensorEntry(name="embed", dtype="BF16", shape=(32, 64), num_bytes=4096),
+        TensorEntry(name="head", dtype="BF16", shape=(32, 64), num_bytes=0, tied_to="embed"),
+    ),
+    chunks=(ChunkRef(digest="cd" * 32, num_bytes=4096),),
+    state_digest="ef" * 32,
+    num_bytes=4096,
+    seeds=("http://127.0.0.1:8000",),
+    created_unix_ms=NOW_MS,
+)
+
+EXAMPLES: tuple[Record, ...] = (
+    PROMPT,
+    SAMPLE,
+    REWARD,
+    _OUTCOME,
+    LineageStarted(run="demo", lineage=2, parent=1, branch_step=8, seq=70, holder="learner-1", started_unix_ms=NOW_MS),
+    LedgerSealed(run="demo", lineage=2, step=9, seq=78, num_groups=8, reason="last step", sealed_unix_ms=NOW_MS),
+    _EVENT,
+    _COMMAND,
+    _MANIFEST,
+    DeadLetter(
+        run="demo",
+        topic="rlweave.demo.samples",
+        partition=1,
+        offset=99,
+        key=b"7",
+        value=b"\x00\xff not a frame",
+        headers={"fp": b"00"},
+        error="unknown marker",
+        reader="learner-1",
+        unix_ms=NOW_MS,
+    ),
+)
+
+
+def long_sample(num_tokens: int = 1024) -> Sample:
+    """A valid sample of `num_tokens` tokens."""
+    rng = np.random.default_rng(0)
+    return dataclasses.replace(
+        SAMPLE,
+        completion_tokens=pack_i32(rng.integers(0, 150_000, num_tokens)),
+        logprobs=pack_f32(-rng.random(num_tokens)),
+        loss_mask=pack_u8(np.ones(num_tokens, np.uint8)),
+        version_runs=(VersionRun(num_tokens=num_tokens, version=Version(lineage=1, step=5)),),
+    )
+
+
+def readable(value: object) -> object:
+    """A record as JSON values; bytes as `{"hex": ...}`."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: readable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, Mapping):
+        return {name: readable(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [readable(item) for item in value]
+    return value
