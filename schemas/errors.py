@@ -102,3 +102,11 @@ class EngineError(RlweaveError):
 
 class NoProgress(RlweaveError):
     """An upstream stage stayed silent beyond the limit; the message names it."""
+
+
+class TrainingError(RlweaveError):
+    """A training step cannot be applied."""
+
+
+class CheckpointError(RlweaveError):
+    """No checkpoint, or one that is not whole."""

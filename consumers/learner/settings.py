@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 from pydantic import Field
 
 from pipeline.settings import PositiveInt, Seconds, Section
+from pipeline.sources import SourceSettings
+
+Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class OptimizerSettings(Section):
+    """`[learner.optimizer]`: AdamW (arXiv 1711.05101)."""
+
+    learning_rate: Rate = Field(default=1e-6, description="Step size.")
+    beta1: Share = Field(default=0.9, description="Decay of the first moment.")
+    beta2: Share = Field(default=0.999, description="Decay of the second moment.")
+    eps: float = Field(default=1e-8, gt=0, description="Added to the root of the second moment.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this L2 norm.")
+
+
+class LossSettings(Section):
+    """`[learner.loss]`: GRPO with clipping and truncated importance weights."""
+
+    clip_low: Share = Field(default=0.2, description="Ratios below 1 - clip_low gain nothing.")
+    clip_high: float = Field(default=0.2, ge=0, description="Ratios above 1 + clip_high gain nothing.")
+    importance_cap: float = Field(default=2.0, gt=0, description="Largest weight of a token for being off-policy.")
+    scale_by_std: bool = Field(default=True, description="Divide advantages by the group's standard deviation.")
+    minibatches: PositiveInt = Field(default=1, description="Optimizer updates within one step.")
+
+
+class CloningSettings(Section):
+    """`[learner.cloning]`: behaviour cloning before the first version is published. 0 steps: none."""
+
+    num_steps: int = Field(default=0, ge=0, description="Cloning steps; they do not count as policy versions.")
+    batch_size: PositiveInt = Field(default=64, description="Demonstrations per cloning step.")
+    learning_rate: Rate = Field(default=1e-3, description="Step size while cloning.")
+    source: SourceSettings | None = Field(
+        default=None, description="Where demonstrations come from: prompts whose answer is the demonstration."
+    )
+
+
+class CheckpointSettings(Section):
+    """`[learner.checkpoint]`."""
+
+    every_steps: PositiveInt = Field(default=10, description="Steps between checkpoints; the last step has one always.")
+    keep: PositiveInt = Field(default=3, description="Newest checkpoints that are kept.")
 
 
 class LearnerSettings(Section):
@@ -20,3 +66,17 @@ class LearnerSettings(Section):
     silent_end_s: Seconds = Field(
         default=600.0, description="Time without progress after which the run ends, naming the silent stage (T2)."
     )
+    threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
+    micro_batch_tokens: PositiveInt = Field(
+        default=16_384, description="Padded tokens in one forward and backward pass; bounds the memory of a step."
+    )
+    outcome_flush_s: Seconds = Field(
+        default=0.5, description="Longest time the outcome of a dropped group waits for a step to carry it."
+    )
+    oracle_file: Path | None = Field(
+        default=None, description="Every sample id that enters a loss is appended here and synced; for checks."
+    )
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings, description="AdamW.")
+    loss: LossSettings = Field(default_factory=LossSettings, description="The policy loss.")
+    cloning: CloningSettings = Field(default_factory=CloningSettings, description="Behaviour cloning.")
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings, description="Checkpoints.")

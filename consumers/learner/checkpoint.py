@@ -1,0 +1,236 @@
+"""Checkpoints: one atomic unit of everything a learner needs to go on.
+
+Role: written right after a step's transaction, read at start.
+Data in and out: `Snapshot`: tensors (model, optimizer, generator) and `LearnerState` (positions, closed set, lineage).
+Layout: `checkpoints/<lineage>.<step>/` with `model.safetensors`, `optimizer.safetensors`, `state.json` and
+`manifest.json`, which names size and blake3 digest of the others.
+Protocol of `save`: (1) write the files into `.tmp-*` beside the target; (2) sync each; (3) write and sync the manifest,
+last; (4) rename the folder; (5) sync the parent; (6) remove what retention no longer keeps.
+Invariants: a folder without a matching manifest is never restored; the newest valid one wins, a higher lineage first,
+since it grew out of a lower one; paths carry the lineage, so a fenced learner cannot overwrite its successor's.
+Failure: `CheckpointError`; a failed save leaves earlier checkpoints whole and removes its own remains.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+import torch
+from blake3 import blake3
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from schemas.errors import CheckpointError
+from schemas.records import Version
+
+FORMAT = 1
+_NAME = re.compile(r"(\d+)\.(\d+)\Z")
+_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerState:
+    """Where the learner is in the log and in history."""
+
+    lineage: int
+    step: int
+    positions: Mapping[str, int]  # "topic/partition" -> lowest offset of an unclosed group
+    topic_ids: Mapping[str, str]  # topics these positions belong to
+    closed: Mapping[str, int | list[int]]  # ClosedSet.to_json
+    num_cloning_steps: int  # done so far
+    threads: int  # part of what makes a run repeatable
+    first_anchor: str  # state digest of the first version of this history
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The content of one checkpoint."""
+
+    state: LearnerState
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]  # "<moment>.<parameter index>", and "generator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What was found, and what had to be passed over."""
+
+    snapshot: Snapshot
+    path: Path
+    skipped: tuple[str, ...] = field(default=())  # newer ones that were not whole, with the reason
+
+
+def save(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
+    """Write one checkpoint; the numbers are those of the module text.
+
+    Raises:
+        CheckpointError: the disk is full or failed; nothing half-written remains.
+    """
+    state = snapshot.state
+    target = folder / f"{state.lineage}.{state.step}"
+    aside = folder / f".tmp-{target.name}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.mkdir()
+        _write_files(aside, snapshot)  # (1)
+        for name in _FILES:  # (2)
+            _sync(aside / name)
+        _write_manifest(aside)  # (3)
+        if target.exists():
+            shutil.rmtree(target)
+        aside.rename(target)  # (4)
+        _sync(folder)  # (5)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CheckpointError(
+            f"checkpoint {target} was not written: {error}; the earlier ones are whole",
+            hint="free disk space, or lower learner.checkpoint.keep",
+        ) from error
+    for old in _newest_first(folder)[keep:]:  # (6)
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def newest_valid(folder: Path) -> Restored | None:
+    """The newest whole checkpoint, or None when there is none at all.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none is whole; starting anew would retrain what they cover.
+    """
+    _remove_remains(folder)
+    skipped: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            return Restored(snapshot=load(path), path=path, skipped=tuple(skipped))
+        except CheckpointError as error:
+            skipped.append(error.message)
+    if skipped:
+        raise CheckpointError(
+            f"no checkpoint in {folder} is whole: {'; '.join(skipped)}",
+            hint="restore one from a copy, or move the folder away to train this run from its beginning",
+        )
+    return None
+
+
+def load(path: Path) -> Snapshot:
+    """Read and verify one checkpoint.
+
+    Raises:
+        CheckpointError: a file is absent, altered, cut short or of another format.
+    """
+    try:
+        manifest = orjson.loads((path / "manifest.json").read_bytes())
+        _check_manifest(path, manifest)
+        state = LearnerState(**orjson.loads((path / "state.json").read_bytes()))
+        return Snapshot(
+            state=state, model=load_file(path / "model.safetensors"), optimizer=load_file(path / "optimizer.safetensors")
+        )
+    except (OSError, orjson.JSONDecodeError, SafetensorError, TypeError, KeyError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+
+
+def versions(folder: Path) -> list[Version]:
+    """Versions with a checkpoint folder, newest first, whole or not."""
+    return [Version(lineage=lineage, step=step) for lineage, step in map(_order, _newest_first(folder))]
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """State of an optimizer as named tensors: `<key>.<parameter index>`."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        f"{key}.{index}": value
+        for index, parameter in enumerate(parameters)
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave.
+
+    Raises:
+        CheckpointError: the tensors belong to another set of parameters.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for name, value in tensors.items():
+        key, _, index = name.rpartition(".")
+        if not index.isdigit() or int(index) >= len(parameters):
+            raise CheckpointError(f"optimizer state {name!r} does not belong to this model")
+        parameter = parameters[int(index)]
+        if value.ndim > 0 and value.shape != parameter.shape:
+            raise CheckpointError(
+                f"optimizer state {name!r} has shape {list(value.shape)}, its parameter {list(parameter.shape)}"
+            )
+        place = value.to(parameter.device) if value.ndim > 0 else value
+        optimizer.state[parameter][key] = place.clone()
+
+
+def _write_files(aside: Path, snapshot: Snapshot) -> None:
+    save_file({name: t.detach().cpu().contiguous() for name, t in snapshot.model.items()}, aside / "model.safetensors")
+    save_file(
+        {name: t.detach().cpu().contiguous() for name, t in snapshot.optimizer.items()},
+        aside / "optimizer.safetensors",
+    )
+    (aside / "state.json").write_bytes(orjson.dumps(asdict(snapshot.state), option=orjson.OPT_INDENT_2))
+
+
+def _write_manifest(aside: Path) -> None:
+    files = {name: {"num_bytes": (aside / name).stat().st_size, "blake3": _digest(aside / name)} for name in _FILES}
+    path = aside / "manifest.json"
+    path.write_bytes(orjson.dumps({"format": FORMAT, "files": files}, option=orjson.OPT_INDENT_2))
+    _sync(path)
+    _sync(aside)
+
+
+def _check_manifest(path: Path, manifest: object) -> None:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint {path} is of another format than {FORMAT}")
+    for name in _FILES:
+        entry = manifest["files"][name]
+        size = (path / name).stat().st_size
+        if size != entry["num_bytes"]:
+            raise CheckpointError(f"{path / name} has {size} bytes, its manifest says {entry['num_bytes']}")
+        if _digest(path / name) != entry["blake3"]:
+            raise CheckpointError(f"{path / name} was altered: its digest differs from the manifest's")
+
+
+def _digest(path: Path) -> str:
+    hasher = blake3()
+    hasher.update_mmap(path)
+    return hasher.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    lineage, _, step = path.name.partition(".")
+    return int(lineage), int(step)
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(_folders(folder), key=_order, reverse=True)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from (path for path in folder.iterdir() if path.is_dir() and _NAME.match(path.name))
+
+
+def _remove_remains(folder: Path) -> None:
+    """Folders a killed save left behind; the learner is the only writer, and it holds its fence by now."""
+    if folder.is_dir():
+        for path in folder.glob(".tmp-*"):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""Turns the learner's state into a staged version and its manifest.
+
+Role: after a step, put the weights into the chunk store and say what they are. Sending is the peers' work.
+Data in: the model's named state. Data out: a `Manifest` for the step's transaction, and versions to tombstone.
+Invariants: every chunk is in the store before the manifest is written; chunks of a version that is still listed are
+never swept; a version number is used for one content only.
+Failure: `WeightsError` (a full store); the step's transaction is then not written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import nn
+
+from pipeline.engines.model_dir import named_state
+from pipeline.settings import WeightsSettings
+from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.manifest import build_manifest
+from pipeline.weights.peer import read_peer_file
+from pipeline.weights.state import encode_state
+from schemas.errors import DeadlineExceeded, WeightsError
+from schemas.records import Manifest, Version
+from topics.clock import Clock, Deadline
+
+WIRE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A version ready for its transaction."""
+
+    manifest: Manifest
+    retired: tuple[Version, ...]  # listed so far, no longer kept: written as tombstones in the same transaction
+
+
+class Publisher:
+    """Stages versions into the learner host's chunk store."""
+
+    def __init__(self, settings: WeightsSettings, *, store: ChunkStore, run: str, clock: Clock) -> None:
+        self._settings = settings
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._listed: deque[Manifest] = deque()
+
+    def adopt(self, listed: list[Manifest]) -> None:
+        """Continue from the manifests an earlier process listed and did not tombstone, in version order."""
+        self._listed.extend(sorted(listed, key=lambda manifest: manifest.version))
+
+    def stage(self, model: nn.Module, *, version: Version) -> Staged:
+        """Chunk and hash the weights, and decide which versions are no longer kept.
+
+        Raises:
+            WeightsError: the store is full, or no peer process serves it.
+        """
+        tensors, ties = named_state(model)
+        wire = self._settings.wire_dtype
+        state = encode_state(
+            tensors,
+            ties=ties,
+            wire_dtype=None if wire is None else WIRE_NAMES[wire],
+            chunk_bytes=self._settings.chunk_bytes,
+            store=self._store,
+            owner="learner",
+        )
+        manifest = build_manifest(
+            state, run=self._run, version=version, seeds=[self._seed()], created_unix_ms=self._clock.unix_ms()
+        )
+        self._listed.append(manifest)
+        retired = []
+        while len(self._listed) > self._settings.keep_versions:
+            retired.append(self._listed.popleft().version)
+        return Staged(manifest=manifest, retired=tuple(retired))
+
+    def release(self) -> None:
+        """After the transaction: let go of chunks that no listed version needs."""
+        needed = {chunk.digest for manifest in self._listed for chunk in manifest.chunks}
+        pinned = self._store.pins().get("learner", frozenset())
+        self._store.unpin("learner", set(pinned - needed))
+        self._store.sweep(keep=needed)
+
+    def _seed(self) -> str:
+        """The address of the peer process over our store; waits for it, since both start at the same time."""
+        deadline = Deadline.after(PEER_WAIT_S, clock=self._clock)
+        while (peer := read_peer_file(self._store.root)) is None:
+            try:
+                deadline.check(f"the peer process to write {self._store.root / 'peer.json'}")
+            except DeadlineExceeded as error:
+                raise WeightsError(
+                    f"no peer process serves {self._store.root}: {error.message}",
+                    hint="start one on this host with `rlweave run peer --config FILE`",
+                ) from error
+            self._clock.wait(0.05)
+        return peer["url"]

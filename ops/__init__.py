@@ -1,0 +1,1 @@
+"""The hands: command line, local services, supervisor, replay, audit, report, benchmarks."""

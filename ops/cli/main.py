@@ -1,0 +1,83 @@
+"""The command line. Each command lives in its own module and is imported when it is called, so help stays quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from schemas.errors import RlweaveError
+
+COMMANDS = {
+    "up": ("ops.cli.run:up", "Start every stage of a run and supervise them."),
+    "run": ("ops.cli.run:run", "Run one stage of a run."),
+    "demo": ("ops.cli.demo:demo", "Train a tiny model from nothing, end to end."),
+    "services": ("ops.cli.services:services", "Run Kafka and Redis on this machine."),
+    "doctor": ("ops.cli.services:doctor", "Say what this machine lacks and how to get it."),
+    "topics": ("ops.cli.topics:topics", "Show the topics of a run."),
+    "status": ("ops.cli.status:status", "Show what every process of a run is doing."),
+    "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
+    "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
+    "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
+    "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
+    "bench": ("ops.cli.bench:bench", "Measure rlweave against peers and limits."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attr = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attr)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="rlweave")
+def cli() -> None:
+    """RL post-training of language models as a streaming dataflow on Kafka."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: named errors become `error:` and `hint:` lines and an exit code, never a traceback."""
+    try:
+        check_shadowing()
+        result = cli.main(args=arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except RlweaveError as error:
+        sys.exit(report_error(error))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def check_shadowing() -> None:
+    """See `ops.start_checks`."""
+    from ops.start_checks import check_own_packages  # noqa: PLC0415 - so that a shadowed `ops` is reported, too
+
+    check_own_packages()
+
+
+def report_error(error: RlweaveError) -> int:
+    """Print an error for a person; returns the exit code."""
+    from pipeline.exit_codes import exit_code_for  # noqa: PLC0415 - only when it is needed
+
+    click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    return int(exit_code_for(error))

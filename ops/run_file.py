@@ -1,0 +1,152 @@
+"""The run file: one TOML file that describes a run, composed of each stage's own settings.
+
+Role: read, override, validate; the result is frozen and every process of the run reads the same.
+Data in: TOML text and `section.key=value` overrides. Data out: `RunFile`.
+Invariants: unknown keys are errors; paths are relative to the working directory.
+Failure: `SettingsError` with the path of the setting, the value seen and what is allowed, all findings at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import orjson
+from pydantic import Field, ValidationError, field_validator
+
+from consumers.learner.settings import LearnerSettings
+from consumers.rewards.settings import RewardSettings
+from consumers.scheduler.settings import SchedulerSettings
+from ops.supervisor.settings import SupervisorSettings
+from pipeline.settings import (
+    KafkaSettings,
+    ModelSettings,
+    RedisSettings,
+    RunSettings,
+    Section,
+    WeightsSettings,
+)
+from producers.prompts.settings import PromptsSettings
+from producers.rollout.settings import RolloutSettings
+from schemas.errors import SettingsError
+
+Toml: TypeAlias = "dict[str, Toml] | list[Toml] | str | int | float | bool"
+
+
+class RunFile(Section):
+    """All sections of a run file."""
+
+    run: RunSettings = Field(description="What the run is.")
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="The broker.")
+    redis: RedisSettings = Field(default_factory=RedisSettings, description="Leases, peer directory, hints.")
+    model: ModelSettings = Field(description="The policy.")
+    weights: WeightsSettings = Field(default_factory=WeightsSettings, description="How versions travel.")
+    prompts: PromptsSettings = Field(description="The prompt producer.")
+    rollout: RolloutSettings = Field(default_factory=RolloutSettings, description="Rollout producers.")
+    rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
+    learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
+
+    @field_validator("rewards")
+    @classmethod
+    def _names_are_plain(cls, value: dict[str, RewardSettings]) -> dict[str, RewardSettings]:
+        for name in value:
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"reward name {name!r} may hold letters, digits, '-' and '_' only")
+        return value
+
+    @property
+    def required_rewards(self) -> dict[str, float]:
+        """Weight of every reward that enters the training signal, by name."""
+        return {name: reward.weight for name, reward in sorted(self.rewards.items()) if reward.weight != 0}
+
+
+def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
+    """Read a run file.
+
+    Args:
+        overrides: `section.key=value`; the value is TOML, or taken as text where it is none.
+
+    Raises:
+        SettingsError: the file is absent or not TOML, or settings are wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"run file {path} cannot be read: {error.strerror}", hint="give --config FILE") from error
+    try:
+        values: dict[str, Toml] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"run file {path} is not TOML: {error}") from error
+    for override in overrides:
+        _apply(values, override)
+    return parse_run_file(values, origin=str(path))
+
+
+def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
+    """Validate plain values.
+
+    Raises:
+        SettingsError: naming every wrong setting.
+    """
+    try:
+        return RunFile.model_validate(values)
+    except ValidationError as error:
+        lines = [_finding(dict(entry)) for entry in error.errors(include_url=False)]
+        raise SettingsError(f"{origin}: {len(lines)} setting(s) are wrong:\n  " + "\n  ".join(lines)) from error
+
+
+def save_run_file(run_file: RunFile, path: Path) -> None:
+    """Write the settings in use as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+    aside.replace(path)
+
+
+def load_saved(path: Path) -> RunFile:
+    """Read what `save_run_file` wrote.
+
+    Raises:
+        SettingsError: absent, or written by another version.
+    """
+    try:
+        values = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise SettingsError(
+            f"settings of the run in {path} cannot be read: {error}", hint="`rlweave runs list` shows the runs here"
+        ) from error
+    return parse_run_file(values, origin=str(path))
+
+
+def _apply(values: dict[str, Toml], override: str) -> None:
+    path, found, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not found or not all(keys):
+        raise SettingsError(f"override {override!r} is not of the form section.key=value")
+    node = values
+    for key in keys[:-1]:
+        child = node.setdefault(key, {})
+        if not isinstance(child, dict):
+            raise SettingsError(f"override {override!r}: {key!r} is a value, not a section")
+        node = child
+    node[keys[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> Toml:
+    try:
+        value: Toml = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value
+
+
+def _finding(entry: Mapping[str, object]) -> str:
+    location = entry.get("loc")
+    path = ".".join(str(part) for part in location) if isinstance(location, tuple) else str(location)
+    seen = entry.get("input")
+    shown = "" if entry.get("type") == "missing" or isinstance(seen, (dict, list)) else f" (seen: {seen!r})"
+    return f"{path}: {entry.get('msg')}{shown}"

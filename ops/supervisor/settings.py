@@ -1,0 +1,19 @@
+"""Settings of `rlweave up`: section `[supervisor]` of the run file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.settings import PositiveInt, Seconds, Section
+
+
+class SupervisorSettings(Section):
+    """`[supervisor]`."""
+
+    restart_backoff_s: Seconds = Field(default=0.5, description="Wait before the first restart; doubles with each.")
+    max_backoff_s: Seconds = Field(default=20.0, description="Longest wait before a restart.")
+    healthy_s: Seconds = Field(default=60.0, description="A process that lived this long starts over at the first wait.")
+    max_restarts: PositiveInt = Field(
+        default=8, description="Restarts in a row, without a healthy life between, after which the run ends."
+    )
+    drain_s: Seconds = Field(default=30.0, description="Longest wait for rewards to finish once the learner is done.")

@@ -1,0 +1,137 @@
+"""Keeps all processes of a run alive until the learner is done, then ends them in order.
+
+Role: `rlweave up`. Observations are exits and the stop signal; deeds are starts and signals.
+End of a run: (1) the learner exits with 0; (2) prompts and rollouts stop; (3) rewards finish what was sampled;
+(4) rewards, scheduler and peer stop. A stop from outside skips (1) and (3).
+Invariants: a stage that dies is started again with a growing wait; an exit code a restart cannot mend ends the run.
+Failure: the exit code is that of the stage that ended the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ops.supervisor.processes import Program, Slot
+from ops.supervisor.restarts import GiveUp, RestartPolicy
+from ops.supervisor.settings import SupervisorSettings
+from pipeline.exit_codes import ExitCode
+from pipeline.stage import StopSignal
+from topics.clock import Clock, Deadline
+
+STOP_ORDER = (("prompts", "rollout"), ("reward",), ("learner",), ("scheduler", "peer"))
+_POLL_S = 0.1
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Kept:
+    slot: Slot
+    policy: RestartPolicy
+    start_at_s: float | None = None  # set while waiting for a restart
+
+
+class Supervisor:
+    """Supervises the programs of one run.
+
+    Args:
+        drained: tells whether every sample has been scored; asked at the end of a run.
+        on_event: called with a line for people, and with the stage it concerns.
+        each_turn: called once per loop turn, for progress.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        settings: SupervisorSettings,
+        *,
+        clock: Clock,
+        stop: StopSignal,
+        grace_s: float,
+        drained: Callable[[], bool],
+        on_event: Callable[[str], None],
+        each_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stop = stop
+        self._grace_s = grace_s
+        self._drained = drained
+        self._on_event = on_event
+        self._each_turn = each_turn
+        self._kept = [_Kept(Slot(program, clock=clock), RestartPolicy(settings)) for program in programs]
+
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """All pids each program had, in order of their starts."""
+        return {kept.slot.program.name: list(kept.slot.pids) for kept in self._kept}
+
+    def run(self) -> int:
+        """Run to the end; returns the exit code."""
+        for kept in self._kept:
+            kept.slot.start()
+        code: int | None = None
+        while code is None and not self._stop.requested:
+            code = self._turn()
+            self._each_turn()
+            self._stop.wait(_POLL_S)
+        finished = code == ExitCode.OK
+        self._end(drain=finished)
+        return int(ExitCode.OK) if code is None else code
+
+    def _turn(self) -> int | None:
+        for kept in self._kept:
+            exit_code = kept.slot.poll()
+            if exit_code is not None:
+                ended = self._ended(kept, exit_code)
+                if ended is not None:
+                    return ended
+            elif kept.start_at_s is not None and self._clock.monotonic() >= kept.start_at_s:
+                kept.start_at_s = None
+                pid = kept.slot.start()
+                self._on_event(f"{kept.slot.program.name} started again, pid {pid}")
+        return None
+
+    def _ended(self, kept: _Kept, exit_code: int) -> int | None:
+        """Handle one exit; a number ends the run with it."""
+        program = kept.slot.program
+        if program.stage == "learner" and exit_code == ExitCode.OK:
+            return int(ExitCode.OK)
+        decision = kept.policy.decide(code=exit_code, lived_s=kept.slot.lived_s)
+        if isinstance(decision, GiveUp):
+            self._on_event(f"{program.name} ended the run: {decision.reason}; see {program.log_file}")
+            return decision.code if decision.code != 0 else int(ExitCode.ERROR)
+        kept.start_at_s = self._clock.monotonic() + decision.after_s
+        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        self._on_event(f"{program.name} ended with {how}; starting again in {decision.after_s:g} s")
+        return None
+
+    def _end(self, *, drain: bool) -> None:
+        deadline = Deadline.after(self._grace_s + (self._settings.drain_s if drain else 0), clock=self._clock)
+        for stages in STOP_ORDER:
+            if drain and stages == ("reward",):
+                self._wait_drained()
+            slots = [kept.slot for kept in self._kept if kept.slot.program.stage in stages]
+            for slot in slots:
+                slot.ask_to_stop()
+            for slot in slots:
+                code = slot.wait_stopped(deadline=deadline)
+                if code not in (None, 0):
+                    self._on_event(f"{slot.program.name} stopped with code {code}; see {slot.program.log_file}")
+
+    def _wait_drained(self) -> None:
+        deadline = Deadline.after(self._settings.drain_s, clock=self._clock)
+        while not self._drained():
+            self._keep_rewards()
+            if deadline.expired or self._stop.requested:
+                self._on_event(f"rewards did not finish within {self._settings.drain_s:g} s")
+                return
+            self._clock.wait(_POLL_S)
+
+    def _keep_rewards(self) -> None:
+        """A reward consumer that dies while draining is started again at once."""
+        for kept in self._kept:
+            if kept.slot.program.stage == "reward" and (kept.slot.poll() is not None or not kept.slot.alive):
+                kept.start_at_s = None
+                kept.slot.start()
