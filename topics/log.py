@@ -70,6 +70,7 @@ class ReaderSettings:
     on_lost: Literal["resume", "stop"] = "resume"
     session_timeout_s: float = 10.0
     buffer_bytes: int = 64 * 1024 * 1024  # most bytes the client prefetches
+    instance: str = ""  # of the stage; named in dead letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +130,33 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Writes records; the partition and key follow from the record (catalog and codec)."""
 
-    def write(self, topic: Topic, record: Record) -> None:
-        """Queue one record.
+    def start(self, *, deadline: Deadline) -> None:
+        """Take over the transactional id, fencing an older writer; else done by the first transaction.
+
+        Raises:
+            DeliveryError: no broker answered, or it refused.
+        """
+        ...
+
+    def write(self, topic: Topic, record: Record, *, partition: int | None = None) -> None:
+        """Queue one record; `partition` only for records of a data topic that have no group (LineageStarted).
 
         Raises:
             RecordTooLarge: before anything is sent.
             DeliveryError: an earlier record failed, or the queue stays full for the delivery limit.
+            LogError: the topic does not carry such records, or the partition is missing or not the record's own.
         """
         ...
 
-    def write_raw(self, topic: Topic, *, key: bytes | None, value: bytes | None, partition: int) -> None:
+    def write_raw(
+        self,
+        topic: Topic,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         """Queue bytes as they are: tombstones, and copies made by `replay`."""
         ...
 
@@ -192,6 +210,14 @@ class Admin(Protocol):
 
         Raises:
             TopicMismatch: naming topic, property, the value seen and the one wanted.
+        """
+        ...
+
+    def check_partitions(self) -> None:
+        """Refuse a partition count that changed in mid-stream.
+
+        Raises:
+            TopicMismatch: naming topic, count seen and count wanted.
         """
         ...
 

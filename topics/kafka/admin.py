@@ -1,0 +1,189 @@
+"""Topics of one run on Kafka: create, check, describe, lag, delete.
+
+Role: the admin side of `topics.log`.
+Invariants: an existing topic is never changed, only accepted or refused; unknown lag is None, never zero.
+Failure: `TopicMismatch` names topic, property, the value seen and the one wanted; other errors are `LogError`s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+
+from schemas.errors import LogError, TopicMismatch
+from topics.catalog import CATALOG, Topic, full_name, num_partitions
+from topics.clock import Deadline
+from topics.kafka.client import Connection, wire_bytes
+from topics.kafka.errors import cause_of, translating
+from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets
+from topics.lag import partition_lag
+from topics.log import PartitionLag
+
+_READY_LIMIT_S = 30.0
+_log = logging.getLogger("topics.kafka.admin")
+
+
+class KafkaAdmin:
+    """The admin of one run's topics."""
+
+    def __init__(self, connection: Connection, *, handle: AdminHandle, replication_factor: int) -> None:
+        self._run = connection.run
+        self._data_partitions = connection.data_partitions
+        self._handle = handle
+        self._replication_factor = replication_factor
+        self._offsets = BrokerOffsets(handle)
+        self._by_full_name = {full_name(self._run, topic): topic for topic in CATALOG}
+
+    def ensure_topics(self) -> list[str]:
+        """Create what is missing, check what exists; returns the full names created.
+
+        Raises:
+            TopicMismatch: naming topic, property, the value seen and the one wanted.
+            LogError: the broker refused to create one.
+        """
+        existing = self._partition_counts()
+        created = [name for name in self._by_full_name if name not in existing and self._create(name)]
+        self._wait_until_there()
+        self.check_partitions()
+        self._check_configs([name for name in self._by_full_name if name not in created])
+        return created
+
+    def check_partitions(self) -> None:
+        """Refuse a partition count other than the run's own; it must not change in mid-stream.
+
+        Raises:
+            TopicMismatch: naming topic, count seen and count wanted.
+        """
+        for name, seen in self._partition_counts().items():
+            wanted = self._num_partitions(name)
+            if seen != wanted:
+                raise _mismatch(name, "partitions", seen=str(seen), wanted=str(wanted))
+
+    def describe(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """(earliest, end) offsets per existing short topic name and partition."""
+        counts = self._partition_counts()
+        places = [(name, partition) for name, count in counts.items() for partition in range(count)]
+        with translating("asking for offsets"):
+            ranges = self._offsets.ranges(places)
+        described: dict[str, dict[int, tuple[int, int]]] = {self._by_full_name[name].name: {} for name in counts}
+        for (name, partition), offsets in ranges.items():
+            described[self._by_full_name[name].name][partition] = offsets
+        return described
+
+    def topic_ids(self) -> dict[str, str]:
+        """Broker ids of the run's topics by short name."""
+        names = list(self._partition_counts())
+        if not names:
+            return {}
+        with translating("describing topics"):
+            futures = self._handle.client().describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S)
+            return {self._by_full_name[name].name: str(future.result().topic_id) for name, future in futures.items()}
+
+    def lag(self, group: str, topics: Sequence[Topic]) -> list[PartitionLag]:
+        """How far `group` is behind; everything the broker does not tell is None."""
+        places = [
+            (full_name(self._run, topic), partition)
+            for topic in topics
+            for partition in range(num_partitions(topic, self._data_partitions))
+        ]
+        try:
+            committed = self._offsets.committed(group, places)
+            ranges = self._offsets.ranges(places)
+        except KafkaException as error:
+            _log.warning("lag of %s is unknown: %s", group, cause_of(error))
+            committed, ranges = {}, {}
+        return [
+            partition_lag(
+                self._by_full_name[place[0]].name, place[1], committed=committed.get(place), retained=ranges.get(place)
+            )
+            for place in places
+        ]
+
+    def delete_topics(self) -> list[str]:
+        """Delete all topics of the run; returns the full names deleted."""
+        names = list(self._partition_counts())
+        if names:
+            for future in self._handle.client().delete_topics(names, request_timeout=REQUEST_TIMEOUT_S).values():
+                with translating("deleting topics"):
+                    future.result()
+        return names
+
+    def _num_partitions(self, name: str) -> int:
+        return num_partitions(self._by_full_name[name], self._data_partitions)
+
+    def _partition_counts(self) -> dict[str, int]:
+        """Partition count per existing topic of the run, by full name."""
+        with translating("asking for the topics"):
+            known = self._handle.client().list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        return {name: len(known[name].partitions) for name in self._by_full_name if name in known}
+
+    def _create(self, name: str) -> bool:
+        """Create one topic; False when somebody else was faster."""
+        topic = self._by_full_name[name]
+        new = NewTopic(
+            name,
+            num_partitions=self._num_partitions(name),
+            replication_factor=self._replication_factor,
+            config=_wanted_config(topic),
+        )
+        future = self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[name]
+        try:
+            with translating(f"creating topic {name}"):
+                future.result()
+        except LogError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause_of(cause).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    def _wait_until_there(self) -> None:
+        """A created topic takes a moment until brokers tell clients of it."""
+        deadline = Deadline.after(_READY_LIMIT_S)
+        while missing := self._by_full_name.keys() - self._partition_counts().keys():
+            deadline.check(f"the created topics to appear: {', '.join(sorted(missing))}")
+            deadline.clock.wait(0.02)
+
+    def _check_configs(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = self._handle.client().describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        for resource, future in futures.items():
+            with translating(f"reading the configuration of {resource.name}"):
+                seen = {key: str(entry.value) for key, entry in future.result().items()}
+            _check_config(resource.name, self._by_full_name[resource.name], seen=seen)
+
+
+def _wanted_config(topic: Topic) -> dict[str, str]:
+    return {
+        "cleanup.policy": topic.cleanup,
+        "retention.ms": str(topic.retention_ms),
+        "retention.bytes": "-1",
+        "max.message.bytes": str(wire_bytes(topic)),
+    }
+
+
+def _check_config(name: str, topic: Topic, *, seen: Mapping[str, str]) -> None:
+    """Accept longer retention and larger messages than the catalog asks for, nothing else."""
+    for key, wanted in _wanted_config(topic).items():
+        if not _is_enough(key, seen=seen[key], wanted=wanted):
+            raise _mismatch(name, key, seen=seen[key], wanted=wanted)
+
+
+def _is_enough(key: str, *, seen: str, wanted: str) -> bool:
+    if key == "cleanup.policy":
+        return seen == wanted
+    if key == "max.message.bytes":
+        return int(seen) >= int(wanted)
+    return int(seen) == -1 or -1 < int(wanted) <= int(seen)  # retention; -1 keeps for ever
+
+
+def _mismatch(name: str, key: str, *, seen: str, wanted: str) -> TopicMismatch:
+    return TopicMismatch(
+        f"topic {name} has {key} = {seen}, this run needs {wanted}; nothing was changed",
+        hint="correct the topic or the setting, or choose a new run name",
+    )

@@ -1,0 +1,105 @@
+"""From the client library's errors to those of `schemas.errors`, once.
+
+Role: nothing above `topics.kafka` sees a library code.
+Data in and out: a library exception or error object in; an error of ours, or a class of error, out.
+Invariants: an unknown code is never treated as harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from schemas.errors import DeliveryError, Fenced, LogError, LogUnavailable
+
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_NOT_MEMBER = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+    }
+)
+_TRANSIENT = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._WAIT_COORD,
+        KafkaError._IN_PROGRESS,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+_UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
+
+
+def cause_of(exception: KafkaException) -> KafkaError:
+    """The error object inside a library exception."""
+    error = exception.args[0] if exception.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError.UNKNOWN, str(exception))
+
+
+def is_transient(error: KafkaError) -> bool:
+    """Whether waiting and trying again may mend it."""
+    return not error.fatal() and (error.code() in _TRANSIENT or error.retriable())
+
+
+def is_unknown_topic(error: KafkaError) -> bool:
+    """Whether the broker does not know the topic or partition (yet)."""
+    return error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+
+def is_out_of_range(error: KafkaError) -> bool:
+    """Whether a fetch position is not on the broker; `auto.offset.reset=error` turns it into a message."""
+    return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def is_not_member(error: KafkaError) -> bool:
+    """Whether the group has moved on without this member."""
+    return error.code() in _NOT_MEMBER
+
+
+def translated(error: KafkaError, *, doing: str) -> LogError:
+    """The error to raise for a failed operation `doing`; the caller chains the cause."""
+    if error.code() in _FENCED:
+        return Fenced(
+            f"{doing}: a newer process with the same transactional id has taken over ({error.str()})",
+            hint="stop this process; the newer one carries on",
+        )
+    if error.code() in _UNREACHABLE:
+        return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
+    return LogError(f"{doing}: {error.name()}: {error.str()}")
+
+
+def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced:
+    """The same for a record that was not written, or of which that is unknown."""
+    known = translated(error, doing=doing)
+    return known if isinstance(known, Fenced) else DeliveryError(known.message, hint=known.hint)
+
+
+@contextmanager
+def translating(doing: str) -> Iterator[None]:
+    """Raise a library error of the body as ours.
+
+    Raises:
+        LogError: or a subclass, with the cause chained.
+    """
+    try:
+        yield
+    except KafkaException as exception:
+        raise translated(cause_of(exception), doing=doing) from exception

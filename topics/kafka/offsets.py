@@ -1,0 +1,86 @@
+"""Offsets as the broker knows them: the retained range and the committed positions.
+
+Role: the questions that readers and the admin ask about offsets, each one request for many partitions.
+Data in and out: `(full topic name, partition)` in; offsets out. The end is the last stable offset: what a
+read-committed reader can reach.
+Failure: library errors come through as they are; the caller knows whether waiting may mend them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported implicitly
+
+from topics.kafka.client import Connection, LibraryLog, admin_config
+
+Place = tuple[str, int]  # (full topic name, partition)
+REQUEST_TIMEOUT_S = 10.0
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_committed: the last stable offset
+
+
+class AdminHandle:
+    """One admin client per run, made when it is first needed; it is safe to use from several threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+
+    def client(self) -> AdminClient:
+        """The client."""
+        with self._lock:
+            if self._client is None:
+                self._client = AdminClient(admin_config(self._connection), logger=LibraryLog())
+            return self._client
+
+
+class BrokerOffsets:
+    """Asks the broker for offsets."""
+
+    def __init__(self, handle: AdminHandle) -> None:
+        self._handle = handle
+
+    def ranges(self, places: Sequence[Place], *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[Place, tuple[int, int]]:
+        """(earliest retained offset, offset after the last readable one) of each partition.
+
+        Raises:
+            KafkaException: of the first partition that failed.
+        """
+        earliest = self._list(places, spec=_EARLIEST, timeout_s=timeout_s)
+        ends = self._list(places, spec=_END, timeout_s=timeout_s)
+        return {place: (earliest[place], ends[place]) for place in places}
+
+    def ends(self, places: Sequence[Place], *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[Place, int]:
+        """Offset after the last readable record of each partition.
+
+        Raises:
+            KafkaException: of the first partition that failed.
+        """
+        return self._list(places, spec=_END, timeout_s=timeout_s)
+
+    def committed(
+        self, group: str, places: Sequence[Place], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> dict[Place, int]:
+        """Committed position of each partition that has one.
+
+        Raises:
+            KafkaException: the request failed.
+        """
+        wanted = [TopicPartition(topic, partition) for topic, partition in places]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        futures = self._handle.client().list_consumer_group_offsets(request, request_timeout=timeout_s)
+        found = futures[group].result().topic_partitions
+        return {(each.topic, each.partition): each.offset for each in found if each.error is None and each.offset >= 0}
+
+    def _list(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
+        if not places:
+            return {}
+        request = {TopicPartition(topic, partition): spec for topic, partition in places}
+        futures = self._handle.client().list_offsets(
+            request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s
+        )
+        return {(each.topic, each.partition): future.result().offset for each, future in futures.items()}

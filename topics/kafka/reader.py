@@ -1,0 +1,298 @@
+"""Reads records from Kafka, in order per partition.
+
+Role: the consumer side of `topics.log.Reader`.
+Data in and out: fetched batches in; decoded records with their places out; dead letters and losses to the hooks.
+Invariants: nothing automatic about offsets; committed transactions only; what is returned was assigned at that
+moment; a position also moves past dead letters and, at the end of the log, past transaction markers.
+Failure: the broker being away is waited out; `OffsetsLost` and fatal client errors are raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as Place
+
+from schemas.errors import Fenced, LogError
+from topics.catalog import num_partitions
+from topics.clock import Deadline
+from topics.kafka.assignment import Assignment, full_positions
+from topics.kafka.client import Connection, LibraryLog, reader_config
+from topics.kafka.errors import (
+    cause_of,
+    is_not_member,
+    is_out_of_range,
+    is_transient,
+    is_unknown_topic,
+    translated,
+    translating,
+)
+from topics.kafka.offsets import BrokerOffsets
+from topics.kafka.starts import Starts
+from topics.kafka.unpack import Unpacker
+from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPartition
+
+_log = logging.getLogger("topics.kafka.reader")
+_SLICE_S = 0.05  # between looks at what a rebalance left to do
+_ASK_LIMIT_S = 5.0
+_EVENTS = frozenset({KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED, KafkaError._AUTO_OFFSET_RESET})
+_UNKNOWN_TOPIC_GRACE_S = 10.0  # a topic just created is not known to every broker at once
+
+
+class KafkaReader:
+    """One consumer. Use from one thread; hooks are called from inside `poll` and `close`."""
+
+    def __init__(
+        self, connection: Connection, settings: ReaderSettings, *, hooks: ReaderHooks, offsets: BrokerOffsets
+    ) -> None:
+        self._settings = settings
+        self._hooks = hooks
+        self._offsets = offsets
+        self._parts = Assignment(connection.run, settings.topics)
+        self._starts = Starts(offsets, settings, full_names=self._parts.full_names)
+        self._new: list[TopicPartition] = []  # assigned, not yet told to the owner
+        self._revoked: set[TopicPartition] = set()  # during the present call
+        self._failure: LogError | None = None
+        self._unknown_topic: Deadline | None = None
+        self.num_transient_errors = 0
+        self._unpacker = Unpacker(
+            self._parts.states,
+            run=connection.run,
+            reader=settings.instance,
+            dead_letter=hooks.dead_letter,
+            on_error=self._on_error,
+        )
+        self._consumer = Consumer(reader_config(connection, settings), logger=LibraryLog())
+        if settings.assign == "group":
+            self._subscribe()
+        else:
+            self._take_all(connection.data_partitions)
+
+    def poll(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
+        """Up to `max_records` records; returns as soon as any are there, with none when the deadline ends.
+
+        Raises:
+            OffsetsLost: with `on_lost="stop"`, or a position is beyond the end.
+            LogError: the client failed in a way that retrying does not mend.
+        """
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._parts.pending or self._parts.strayed:
+                self._settle(deadline)
+            envelopes = self._take(max_records, deadline=deadline)
+            if envelopes or (self._failure is None and deadline.expired):
+                return envelopes
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop delivering from these until `resume`; membership is kept.
+
+        Raises:
+            LogError: a partition is not assigned.
+        """
+        self._parts.check(partitions, doing="pause")
+        self._parts.paused.update(partitions)
+        self._each(self._consumer.pause, self._active(partitions))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Deliver again.
+
+        Raises:
+            LogError: a partition is not assigned.
+        """
+        self._parts.check(partitions, doing="resume")
+        self._parts.paused.difference_update(partitions)
+        self._each(self._consumer.resume, self._active(partitions))
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """Partitions of this reader."""
+        return self._parts.all()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Next offset to be returned, per assigned partition that has one."""
+        return self._parts.positions()
+
+    def seek(self, positions: Positions) -> None:
+        """Go on from other offsets.
+
+        Raises:
+            LogError: a partition is not assigned.
+        """
+        self._parts.check(positions, doing="seek")
+        self._withdraw(positions)
+
+    def commit(self, positions: Positions) -> None:
+        """Commit synchronously; while the broker is away, for as long as a session lasts.
+
+        Raises:
+            Fenced: a partition belongs to another member by now.
+            LogError: the reader has no group, or the broker refused or did not answer.
+        """
+        if not positions:
+            return
+        if self._settings.group is None:
+            raise LogError("this reader has no group to commit for")
+        if self._settings.assign == "group" and not set(positions) <= set(self._parts.all()):
+            raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._parts.all())}")
+        by_full_name = full_positions(positions, self._parts.full_names)
+        places = [Place(topic, partition, offset) for (topic, partition), offset in by_full_name.items()]
+        deadline = Deadline.after(self._settings.session_timeout_s)
+        while not self._committed(places, deadline=deadline):
+            deadline.clock.wait(_SLICE_S)
+
+    def end_positions(self) -> dict[TopicPartition, int]:
+        """Offset after the last readable record, per assigned partition.
+
+        Raises:
+            LogError: the broker did not tell.
+        """
+        places = {place: (self._parts.full_names[place[0]], place[1]) for place in self._parts.all()}
+        with translating("asking for log ends"):
+            ends = self._offsets.ends(list(places.values()))
+        return {place: ends[full] for place, full in places.items()}
+
+    def close(self) -> None:
+        """Leave the group without committing."""
+        with translating("leaving the group"):
+            self._consumer.close()
+
+    def _subscribe(self) -> None:
+        if self._settings.group is None:
+            raise LogError('assign="group" needs a group id')
+        self._consumer.subscribe(
+            list(self._parts.full_names.values()),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+
+    def _take_all(self, data_partitions: int) -> None:
+        numbers = self._settings.partitions
+        for topic in self._settings.topics:
+            for partition in range(num_partitions(topic, data_partitions)):
+                if numbers is None or partition in numbers:
+                    place = (topic.name, partition)
+                    self._parts.pending[place] = self._settings.positions.get(place)
+                    self._new.append(place)
+
+    def _on_assign(self, consumer: Consumer, places: list[Place]) -> None:
+        consumer.incremental_assign([])  # handled: each is read from when its start offset is known, see _settle
+        for place in self._short(places):
+            self._parts.pending[place] = None
+            self._new.append(place)
+
+    def _on_revoke(self, consumer: Consumer, places: list[Place]) -> None:
+        gone = self._short(places)
+        self._hooks.revoked(gone)
+        self._revoked.update(gone)
+        self._new = [place for place in self._new if place not in gone]
+        consumer.incremental_unassign(self._places(self._parts.forget(gone)))
+
+    def _settle(self, deadline: Deadline) -> None:
+        """Find start offsets for pending and strayed partitions and read from there; wait for the broker if need be."""
+        self._withdraw({place: self._parts.next_of(place) for place in self._parts.strayed})
+        timeout_s = min(_ASK_LIMIT_S, max(0.5, deadline.remaining_s()))
+        try:
+            starts, lost = self._starts.find(self._parts.pending, timeout_s=timeout_s)
+        except KafkaException as exception:
+            self._judge(cause_of(exception), doing="finding start offsets")
+            return
+        by_full_name = full_positions(starts, self._parts.full_names)
+        self._consumer.incremental_assign(
+            [Place(topic, part, offset) for (topic, part), offset in by_full_name.items()]
+        )
+        self._parts.begin(starts)
+        self._each(self._consumer.pause, [place for place in starts if place in self._parts.paused])
+        self._unknown_topic = None
+        for each in lost:
+            self._hooks.lost(each)
+        if self._new:
+            new, self._new = self._new, []
+            self._hooks.assigned(new)
+
+    def _withdraw(self, positions: Positions) -> None:
+        """Stop reading these; `_settle` begins again from the given offsets."""
+        if not positions:
+            return
+        paused = self._parts.paused & set(positions)
+        self._consumer.incremental_unassign(self._places(self._parts.forget(positions)))
+        self._parts.pending.update(positions)
+        self._parts.paused |= paused
+
+    def _take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
+        self._revoked.clear()
+        with translating("reading"):
+            messages = self._consumer.consume(max_records, 0)
+            if not messages:
+                messages = self._consumer.consume(1, min(_SLICE_S, deadline.remaining_s()))
+                if messages and max_records > 1:
+                    messages += self._consumer.consume(max_records - 1, 0)
+        if self._revoked:
+            messages = [each for each in messages if not self._is_revoked(each)]
+        return self._unpacker.unpack(messages)
+
+    def _on_error(self, error: KafkaError, message: Message) -> None:
+        """An error or event that came in place of a record."""
+        state = self._parts.states.get(str(message.topic()))
+        partition, offset = message.partition(), message.offset()
+        if state is None or partition is None or partition not in state.next:
+            self._judge(error, doing="reading")
+        elif error.code() == KafkaError._PARTITION_EOF:
+            state.next[partition] = max(state.next[partition], -1 if offset is None else offset)
+        elif is_out_of_range(error):
+            self._parts.strayed.add((state.name, partition))
+        else:
+            self._judge(error, doing=f"reading {message.topic()} [{partition}]")
+
+    def _judge(self, error: KafkaError, *, doing: str) -> None:
+        """Count what passes by itself; keep the rest for the next `poll` to raise, after this batch is delivered."""
+        self.num_transient_errors += 1
+        _log.debug("%s: %s", doing, error)
+        if error.code() in _EVENTS or is_transient(error):
+            return
+        if is_unknown_topic(error):
+            if self._unknown_topic is None:
+                self._unknown_topic = Deadline.after(_UNKNOWN_TOPIC_GRACE_S)
+            if not self._unknown_topic.expired:
+                return
+        failure = translated(error, doing=doing)
+        failure.__cause__ = KafkaException(error)
+        self._failure = failure
+
+    def _committed(self, places: list[Place], *, deadline: Deadline) -> bool:
+        """Try to commit; False when it is worth another try."""
+        try:
+            done = self._consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as exception:
+            cause = exception
+        else:
+            errors = [each.error for each in done if each.error is not None]
+            if not errors:
+                return True
+            cause = KafkaException(errors[0])
+        error = cause_of(cause)
+        if is_not_member(error):
+            raise Fenced(f"cannot commit: the group went on without this member ({error.str()})") from cause
+        if is_transient(error) and not deadline.expired:
+            return False
+        raise translated(error, doing=f"committing for group {self._settings.group}") from cause
+
+    def _active(self, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+        return [place for place in places if place not in self._parts.pending]
+
+    def _each(self, call: Callable[[list[Place]], None], places: Sequence[TopicPartition]) -> None:
+        if places:
+            with translating("pausing or resuming"):
+                call(self._places(places))
+
+    def _places(self, places: Sequence[TopicPartition]) -> list[Place]:
+        return [Place(self._parts.full_names[topic], partition) for topic, partition in places]
+
+    def _short(self, places: Sequence[Place]) -> list[TopicPartition]:
+        return [(self._parts.states[place.topic].name, place.partition) for place in places]
+
+    def _is_revoked(self, message: Message) -> bool:
+        state = self._parts.states.get(str(message.topic()))
+        return state is not None and (state.name, message.partition()) in self._revoked

@@ -1,0 +1,82 @@
+"""Where reading a partition begins.
+
+Role: turns "assigned" into an offset, explicitly, so that the library never resets a position by itself.
+Invariants: a position below the retained range is reported with the exact count and resumes at the earliest retained
+record; one beyond the end is refused, since the topic is not the one it was taken from.
+Failure: `OffsetsLost`; library errors come through as they are, for the reader to wait out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schemas.errors import OffsetsLost
+from topics.kafka.assignment import full_positions
+from topics.kafka.offsets import BrokerOffsets
+from topics.log import LostOffsets, ReaderSettings, TopicPartition
+
+
+class Starts:
+    """Finds start offsets for one reader."""
+
+    def __init__(self, offsets: BrokerOffsets, settings: ReaderSettings, *, full_names: Mapping[str, str]) -> None:
+        self._offsets = offsets
+        self._settings = settings
+        self._full_names = full_names
+
+    def find(
+        self, pending: Mapping[TopicPartition, int | None], *, timeout_s: float
+    ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
+        """Start offset of each partition, and what retention took away of the wanted ones.
+
+        Raises:
+            OffsetsLost: with `on_lost="stop"`, or a wanted offset is beyond the end.
+            KafkaException: the broker did not answer, or not for all.
+        """
+        places = [(self._full_names[topic], partition) for topic, partition in pending]
+        wanted = self._wanted(pending, timeout_s=timeout_s)
+        ranges = self._offsets.ranges(places, timeout_s=timeout_s)
+        starts: dict[TopicPartition, int] = {}
+        lost: list[LostOffsets] = []
+        for place in pending:
+            earliest, end = ranges[self._full_names[place[0]], place[1]]
+            offset = wanted.get(place, earliest if self._settings.start == "earliest" else end)
+            starts[place] = checked_start(place, offset, retained=(earliest, end), on_lost=self._settings.on_lost)
+            if offset < earliest:
+                lost.append(LostOffsets(topic=place[0], partition=place[1], wanted=offset, resumed_at=earliest))
+        return starts, lost
+
+    def _wanted(self, pending: Mapping[TopicPartition, int | None], *, timeout_s: float) -> dict[TopicPartition, int]:
+        wanted = {place: offset for place, offset in pending.items() if offset is not None}
+        unknown = {place: 0 for place in pending if place not in wanted}
+        if self._settings.assign == "group" and self._settings.group is not None and unknown:
+            places = list(full_positions(unknown, self._full_names))
+            committed = self._offsets.committed(self._settings.group, places, timeout_s=timeout_s)
+            for place in unknown:
+                offset = committed.get((self._full_names[place[0]], place[1]))
+                if offset is not None:
+                    wanted[place] = offset
+        return wanted
+
+
+def checked_start(place: TopicPartition, wanted: int, *, retained: tuple[int, int], on_lost: str) -> int:
+    """The offset to read from: the wanted one, or the earliest retained.
+
+    Raises:
+        OffsetsLost: as `Starts.find`.
+    """
+    earliest, end = retained
+    where = f"{place[0]} [{place[1]}]"
+    if wanted > end:
+        raise OffsetsLost(
+            f"offset {wanted} of {where} is beyond the end {end}: the topic was recreated or lost records, and what a "
+            "reader did with its old records cannot be continued",
+            hint="restore from a state that belongs to this topic, or start a new run",
+        )
+    if wanted < earliest and on_lost == "stop":
+        raise OffsetsLost(
+            f"offset {wanted} of {where} is no longer retained: {earliest - wanted} offsets are lost, the earliest is "
+            f"{earliest}; reading stops",
+            hint='set on_lost to "resume" to go on from the earliest retained record',
+        )
+    return max(wanted, earliest)
