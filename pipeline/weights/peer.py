@@ -20,6 +20,8 @@ from typing import TypedDict
 
 import orjson
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
 
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.files import atomic_write, make_folder
@@ -162,6 +164,13 @@ class PeerServer:
         self._changed.set()
 
 
+class _SentFile(web.FileResponse):
+    """A file that the handler sends itself, to know when it is done; the framework's own second try is left out."""
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        return None if self.prepared else await super().prepare(request)
+
+
 class _Chunks:
     """The chunk resource, with its bounded number of uploads."""
 
@@ -185,7 +194,7 @@ class _Chunks:
             self._num_uploads -= 1
 
     async def _send(self, request: web.Request, *, path: Path) -> web.StreamResponse:
-        response = web.FileResponse(path, headers={"Content-Type": "application/octet-stream"})
+        response = _SentFile(path, headers={"Content-Type": "application/octet-stream"})
         try:
             async with asyncio.timeout(self._settings.upload_limit_s):
                 await response.prepare(request)  # sends the whole body

@@ -45,7 +45,8 @@ def bearer(token: str) -> str:
 
 def is_authorized(header: str | None, *, token: str) -> bool:
     """Whether an Authorization header carries the token; takes the same time for every wrong one."""
-    return hmac.compare_digest((header if header is not None else "").encode(), bearer(token).encode())
+    shown = (header if header is not None else "").encode("utf-8", "surrogateescape")  # any bytes may come in
+    return hmac.compare_digest(shown, bearer(token).encode())
 
 
 def _create(path: Path) -> None:
