@@ -1,0 +1,76 @@
+"""`[rewards.NAME]`: one reward consumer.
+
+Role: what the run file says of a reward.
+Invariants: frozen; weight 0 means shadow: scored and written, never trained on.
+Failure: pydantic's, as in `pipeline.settings`; `check_reward_name` raises `SettingsError`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.settings import PositiveInt, Seconds, Section
+from schemas.errors import SettingsError
+
+OptionValue = str | int | float | bool | list[str] | list[int] | list[float]
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+
+
+class RewardSettings(Section):
+    """One reward: which plug-in, with which weight, and how patient with it."""
+
+    plugin: str = Field(description="exact_match, number_match, reasoning_gym, module:attr or path/to/file.py:attr.")
+    weight: float = Field(
+        default=1.0, allow_inf_nan=False, description="Factor in the training signal; 0: shadow, never trained on."
+    )
+    replicas: PositiveInt = Field(default=1, description="Processes that share the work.")
+    options: dict[str, OptionValue] = Field(default_factory=dict, description="Keyword arguments for the plug-in.")
+    group: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Consumer group id; absent: rlweave.<run>.reward.<name>.",
+    )
+    start: Literal["earliest", "latest"] = Field(
+        default="earliest", description="Where to begin when the group has committed nothing."
+    )
+    retries: int = Field(default=6, ge=0, le=100, description="Further tries after a transient error.")
+    retry_backoff_s: Seconds = Field(default=0.5, description="Wait before the first further try; doubles each time.")
+    retry_backoff_max_s: Seconds = Field(default=15.0, description="Longest wait between two tries.")
+    breaker_failures: float = Field(
+        default=0.5, gt=0, le=1, description="Share of failed samples in the window that opens the breaker."
+    )
+    breaker_window: PositiveInt = Field(default=20, description="Samples the breaker looks back on.")
+    breaker_pause_s: Seconds = Field(
+        default=10.0, description="Time the breaker stays open before one sample is tried."
+    )
+    max_in_flight: PositiveInt = Field(default=256, description="Most samples taken and not finished.")
+    num_threads: PositiveInt = Field(default=4, description="Samples a plug-in without async scores at a time.")
+    batch_size: PositiveInt = Field(default=32, description="Most samples given to score_batch at a time.")
+    stuck_after_s: Seconds = Field(
+        default=60.0, description="A sample unfinished for longer than this is named in an event."
+    )
+
+    @property
+    def is_shadow(self) -> bool:
+        return self.weight == 0
+
+
+def check_reward_name(name: str) -> None:
+    """Accept what may stand in a group id and a label.
+
+    Raises:
+        SettingsError: with the name seen.
+    """
+    if not _NAME.match(name):
+        raise SettingsError(
+            f"reward name {name!r} is not allowed",
+            hint="use 1 to 63 lower-case letters, digits, '-' or '_', beginning with a letter or digit",
+        )
+
+
+def group_id(run: str, name: str, settings: RewardSettings) -> str:
+    """The consumer group of a reward: built from the run, the stage and the reward's name unless given."""
+    return settings.group if settings.group is not None else f"rlweave.{run}.reward.{name}"
