@@ -1,1 +1,1 @@
-"""Processes that write what others consume: the prompt producer and the rollout producers."""
+"""Stages that make records: the prompt producer and the rollout producers."""

@@ -1,0 +1,105 @@
+"""What a producer must know of the rest of the run: ledger, weights and commands, followed by one reader.
+
+Role: the read side that the prompt producer and the rollout producers share.
+Data in: `ledger`, `weights` and `commands` from their beginnings; data out: closed groups and lineages, published
+manifests, desired states.
+Invariants: `start` returns when everything that was there has been read, so no decision is taken on half a past;
+the reader has no consumer group and commits nothing.
+Failure: `DeadlineExceeded` when catching up takes too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.history import LedgerView
+from pipeline.stage import StageContext
+from producers.commands import CommandBoard
+from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, Version
+from topics.catalog import COMMANDS, LEDGER, WEIGHTS
+from topics.clock import Deadline
+from topics.log import Envelope, Reader, ReaderSettings
+
+_MAX_RECORDS = 5_000  # of one poll
+_CATCH_UP_POLL_S = 0.25
+
+
+class Control:
+    """Follows the control topics. Constructing it does no I/O.
+
+    Args:
+        context: of the stage.
+        target: whose commands count.
+    """
+
+    def __init__(self, context: StageContext, *, target: str) -> None:
+        self._context = context
+        self._reader: Reader | None = None
+        self._manifests: dict[Version, Manifest] = {}
+        self.ledger = LedgerView(context.log.data_partitions)
+        self.commands = CommandBoard(target, clock=context.clock)
+
+    @property
+    def manifests(self) -> Mapping[Version, Manifest]:
+        """Published versions that were not pruned."""
+        return self._manifests
+
+    def newest_surviving(self) -> Manifest | None:
+        """The highest published version that the surviving history contains."""
+        lineages = self.ledger.lineages
+        alive = [version for version in self._manifests if lineages.survives(version.lineage, version.step)]
+        return self._manifests[max(alive)] if alive else None
+
+    def has_weights(self, lineage: int) -> bool:
+        """Whether the learner of this lineage has published something."""
+        return any(version.lineage == lineage for version in self._manifests)
+
+    def start(self, *, deadline: Deadline) -> None:
+        """Read all that is there.
+
+        Raises:
+            DeadlineExceeded: it took too long.
+            LogError: the broker did not tell where the ends are.
+        """
+        settings = ReaderSettings(topics=(LEDGER, WEIGHTS, COMMANDS))
+        self._reader = self._context.log.reader(settings, hooks=self._context.hooks())
+        ends = self._reader.end_positions()
+        while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
+            deadline.check("the ledger, weights and commands to be read from their beginnings")
+            self.poll(wait_s=_CATCH_UP_POLL_S)
+
+    def poll(self, *, wait_s: float) -> list[Outcome]:
+        """Take in what is new, waiting at most `wait_s` for it. Gives the outcomes among it."""
+        if self._reader is None:
+            return []
+        deadline = Deadline.after(wait_s, clock=self._context.clock)
+        outcomes: list[Outcome] = []
+        for envelope in self._reader.poll(_MAX_RECORDS, deadline=deadline):
+            self._add(envelope)
+            if isinstance(envelope.record, Outcome):
+                outcomes.append(envelope.record)
+        return outcomes
+
+    def close(self) -> None:
+        """Let go of the reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _add(self, envelope: Envelope) -> None:
+        record = envelope.record
+        if isinstance(record, Outcome | LineageStarted | LedgerSealed):
+            self.ledger.add(envelope.partition, record)
+        elif isinstance(record, Manifest):
+            self._manifests[record.version] = record
+        elif isinstance(record, Command):
+            self.commands.add(record)
+        elif record is None and envelope.topic == WEIGHTS.name:
+            self._prune(envelope.key)
+
+    def _prune(self, key: bytes | None) -> None:
+        """A tombstone's key is `lineage.step`; one of another form names no version of ours."""
+        text = (key if key is not None else b"").decode("ascii", errors="replace")
+        gone = [version for version in self._manifests if str(version) == text]
+        for version in gone:
+            del self._manifests[version]

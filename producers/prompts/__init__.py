@@ -1,0 +1,1 @@
+"""The prompt producer: from a source of prompts to numbered groups, by credit."""

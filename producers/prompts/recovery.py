@@ -1,0 +1,98 @@
+"""Where a predecessor stopped: numbering and cursor, from the ends of the prompts topic.
+
+Role: makes a restart at any moment continue without a gap or a repeat.
+Data in: the last record of each partition; data out: the next group number and the next index of the source.
+Invariants: groups are dense and written in transactions, so the highest number is that of the last group written and
+every lower one is there; partition p must end with the highest number that belongs on it, which is checked. Call it
+after the predecessor was fenced, so that nothing is added afterwards.
+Failure: `TopicMismatch` when the topic does not have that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.sources import Source
+from pipeline.sources.base import index_after
+from schemas.errors import TopicMismatch
+from schemas.records import PromptGroup
+from topics.catalog import PROMPTS, partition_of
+from topics.clock import Deadline
+from topics.log import Log, ReaderHooks, ReaderSettings, TopicPartition
+
+_LOOK_BACK = 16  # offsets before the end; transaction markers take some
+_WIDEN = 16
+_POLL_S = 0.25
+_MAX_RECORDS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """Where to go on."""
+
+    next_group: int = 0
+    next_index: int = 0  # of the source
+    source_changed: bool = False  # the last record came from another source; the present one begins at its start
+
+
+def recover(log: Log, *, source: Source, hooks: ReaderHooks, deadline: Deadline) -> Cursor:
+    """The cursor after the last group written.
+
+    Raises:
+        TopicMismatch: numbers are missing or on the wrong partition.
+        DeadlineExceeded: reading took too long.
+    """
+    last = _last_records(log, hooks=hooks, deadline=deadline)
+    if not last:
+        return Cursor()
+    newest = max(last.values(), key=lambda record: record.group)
+    _check_dense(last, newest=newest.group, data_partitions=log.data_partitions)
+    if newest.source != source.name:
+        return Cursor(next_group=newest.group + 1, source_changed=True)
+    index = index_after(source, epoch=newest.epoch, source_index=newest.source_index)
+    return Cursor(next_group=newest.group + 1, next_index=index)
+
+
+def _last_records(log: Log, *, hooks: ReaderHooks, deadline: Deadline) -> dict[int, PromptGroup]:
+    """The last readable record of each partition that has one, found by looking back further and further."""
+    ranges = log.admin().describe().get(PROMPTS.name, {})
+    last: dict[int, PromptGroup] = {}
+    look_back = _LOOK_BACK
+    missing = {partition for partition, (first, end) in ranges.items() if end > first}
+    while missing:
+        starts = {part: max(ranges[part][0], ranges[part][1] - look_back) for part in missing}
+        found = _read(log, starts=starts, hooks=hooks, deadline=deadline)
+        last.update(found)
+        missing = {part for part in missing if part not in found and starts[part] > ranges[part][0]}
+        look_back *= _WIDEN
+    return last
+
+
+def _read(log: Log, *, starts: Mapping[int, int], hooks: ReaderHooks, deadline: Deadline) -> dict[int, PromptGroup]:
+    positions: dict[TopicPartition, int] = {(PROMPTS.name, part): start for part, start in starts.items()}
+    settings = ReaderSettings(topics=(PROMPTS,), partitions=tuple(starts), positions=positions)
+    reader = log.reader(settings, hooks=hooks)
+    found: dict[int, PromptGroup] = {}
+    try:
+        ends = reader.end_positions()
+        while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
+            deadline.check("the last records of the prompts topic")
+            for envelope in reader.poll(_MAX_RECORDS, deadline=Deadline.after(_POLL_S, clock=deadline.clock)):
+                if isinstance(envelope.record, PromptGroup):
+                    found[envelope.partition] = envelope.record
+    finally:
+        reader.close()
+    return found
+
+
+def _check_dense(last: Mapping[int, PromptGroup], *, newest: int, data_partitions: int) -> None:
+    for group in range(max(0, newest - data_partitions + 1), newest + 1):
+        partition = partition_of(group, data_partitions)
+        seen = last[partition].group if partition in last else None
+        if seen != group:
+            raise TopicMismatch(
+                f"partition {partition} of prompts ends with group {seen}, but group {newest} exists, so it should end "
+                f"with {group}; groups would be numbered twice or left out",
+                hint="the topic was changed by hand or made with another partition count; start a new run",
+            )

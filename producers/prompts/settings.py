@@ -1,0 +1,33 @@
+"""Settings of the prompt producer: section `[prompts]` of the run file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.settings import PositiveInt, Seconds, Section
+from pipeline.sources import SourceSettings
+from schemas.records import SamplingParams
+
+
+class PromptsSettings(Section):
+    """`[prompts]`."""
+
+    source: SourceSettings = Field(description="Where prompts come from.")
+    max_tokens: PositiveInt = Field(default=16, description="Most completion tokens.")
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0: greedy.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus; 1: off.")
+    top_k: int = Field(default=0, ge=0, description="Most likely tokens kept; 0: off.")
+    stop: tuple[str, ...] = Field(default=(), description="A completion ends before the first of these strings.")
+    batch_groups: PositiveInt = Field(default=64, description="Most groups written in one transaction.")
+    transaction_limit_s: Seconds = Field(default=30.0, description="Longest time for one transaction.")
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How the engines are to sample."""
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+        )

@@ -1,0 +1,1 @@
+"""The rollout producers: from numbered groups to samples, with an inference engine."""
