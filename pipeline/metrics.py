@@ -62,6 +62,7 @@ METRICS = (
     _counter("samples_scored", "Samples scored.", "result"),
     _histogram("score_s", "Time to score one sample."),
     _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
+    _gauge("reward_weight", "Weight of the reward this process gives; 0 is shadow.", "reward", "group"),
     _gauge("reward_mean", "Mean reward of the last batch."),
     _gauge("step", "Optimizer steps done in this history."),
     _gauge("loss", "Loss of the last step."),

@@ -22,7 +22,7 @@ from schemas.records import Sample
 __all__ = ["Sample", "Transient", "answer", "completion_text", "metadata", "metadata_json"]
 
 
-class Transient(Exception):  # noqa: N818 - reads as what it says: `raise Transient("503")`
+class Transient(Exception):
     """Raise this when another try may succeed."""
 
 

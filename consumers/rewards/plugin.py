@@ -115,7 +115,7 @@ def _method(made: object, name: str) -> Plain | None:
 
 def _is_async(call: Plain) -> bool:
     plain = call.func if isinstance(call, functools.partial) else call
-    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))
+    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(type(plain).__call__)
 
 
 def _batching(batch: Plain, *, version: str) -> Scorer:

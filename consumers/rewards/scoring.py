@@ -57,6 +57,12 @@ class Scoring:
         """Samples the plug-in has."""
         return sum(len(job.items) for job in self._running)
 
+    def has_work_to_finish(self) -> bool:
+        """Whether there are samples that an orderly stop waits for: not those stuck, held or between two tries."""
+        if any(not item.reported_stuck for job in self._running for item in job.items):
+            return True
+        return bool(self._waiting) and self.state() is BreakerState.CLOSED and self._pool.room() > 0
+
     def state(self) -> BreakerState:
         """The breaker's state now."""
         return self.breaker.state(self._clock.monotonic())

@@ -43,9 +43,7 @@ class RewardSettings(Section):
         default=0.5, gt=0, le=1, description="Share of failed samples in the window that opens the breaker."
     )
     breaker_window: PositiveInt = Field(default=20, description="Samples the breaker looks back on.")
-    breaker_pause_s: Seconds = Field(
-        default=10.0, description="Time the breaker stays open before one sample is tried."
-    )
+    breaker_pause_s: Seconds = Field(default=10.0, description="Time the breaker stays open before one try.")
     max_in_flight: PositiveInt = Field(default=256, description="Most samples taken and not finished.")
     num_threads: PositiveInt = Field(default=4, description="Samples a plug-in without async scores at a time.")
     batch_size: PositiveInt = Field(default=32, description="Most samples given to score_batch at a time.")

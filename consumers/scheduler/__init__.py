@@ -1,0 +1,1 @@
+"""The scheduler: signals in, a pure decision, commands out."""

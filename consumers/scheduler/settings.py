@@ -1,0 +1,34 @@
+"""`[scheduler]`: how often it looks, and what it does about what it sees.
+
+Role: settings of the scheduler and of the built-in policy.
+Invariants: frozen; every constant has a sentence.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.settings import PositiveInt, Seconds, Section
+
+
+class SchedulerSettings(Section):
+    """`[scheduler]`."""
+
+    policy: str = Field(default="static", description="static, an installed policy, module:attr or file.py:attr.")
+    heartbeat_s: Seconds = Field(
+        default=1.0, description="Time between heartbeats on `commands`; without them engines fetch by themselves."
+    )
+    interval_s: Seconds = Field(default=0.5, description="Longest time between two decisions.")
+    lag_interval_s: Seconds = Field(default=5.0, description="Time between two measurements of lag.")
+    lag_max_age_s: Seconds = Field(default=30.0, description="A measurement older than this counts as unknown.")
+    silence_s: Seconds = Field(
+        default=10.0, description="An instance without a sign of life for this long is not acted upon."
+    )
+    forget_s: Seconds = Field(default=60.0, description="An instance without a sign of life for this long is gone.")
+    settle_s: Seconds = Field(
+        default=5.0, description="Time after start in which nothing is lifted: heartbeats must come in first."
+    )
+    pause_lag_records: PositiveInt | None = Field(
+        default=None,
+        description="Lag of a required reward at which admission pauses; it goes on at half of it. Absent: never.",
+    )
