@@ -51,7 +51,13 @@ LEDGER = Topic(name="ledger", records=(Outcome, LineageStarted, LedgerSealed), p
 EVENTS = Topic(name="events", records=(StageEvent,), partitions="one", retention_ms=7 * DAY_MS)
 COMMANDS = Topic(name="commands", records=(Command,), partitions="one", cleanup="compact")
 WEIGHTS = Topic(name="weights", records=(Manifest,), partitions="one", cleanup="compact")
-DEAD_LETTERS = Topic(name="dead-letters", records=(DeadLetter,), partitions="one", retention_ms=30 * DAY_MS)
+DEAD_LETTERS = Topic(
+    name="dead-letters",
+    records=(DeadLetter,),
+    partitions="one",
+    retention_ms=30 * DAY_MS,
+    max_record_bytes=MAX_RECORD_BYTES + 1024 * 1024,  # the largest record of any other topic, with its origin
+)
 
 CATALOG = (PROMPTS, SAMPLES, REWARDS, SHADOW_REWARDS, LEDGER, EVENTS, COMMANDS, WEIGHTS, DEAD_LETTERS)
 BY_NAME = {topic.name: topic for topic in CATALOG}

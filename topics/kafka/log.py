@@ -74,8 +74,9 @@ class KafkaLog:
         try:
             self._handle.client().list_topics(timeout=limit_s)
         except KafkaException as error:
+            where = self._connection.bootstrap
             raise LogUnavailable(
-                f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:g} s: {cause_of(error).str()}",
+                f"no Kafka broker answered at {where} within {limit_s:g} s: {cause_of(error).str()}",
                 hint=UNREACHABLE_HINT,
             ) from error
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schemas.errors import OffsetsLost
 from topics.kafka.assignment import full_positions
 from topics.kafka.offsets import BrokerOffsets
 from topics.log import LostOffsets, ReaderSettings, TopicPartition
+from topics.starts import checked_start
 
 
 class Starts:
@@ -57,26 +57,3 @@ class Starts:
                 if offset is not None:
                     wanted[place] = offset
         return wanted
-
-
-def checked_start(place: TopicPartition, wanted: int, *, retained: tuple[int, int], on_lost: str) -> int:
-    """The offset to read from: the wanted one, or the earliest retained.
-
-    Raises:
-        OffsetsLost: as `Starts.find`.
-    """
-    earliest, end = retained
-    where = f"{place[0]} [{place[1]}]"
-    if wanted > end:
-        raise OffsetsLost(
-            f"offset {wanted} of {where} is beyond the end {end}: the topic was recreated or lost records, and what a "
-            "reader did with its old records cannot be continued",
-            hint="restore from a state that belongs to this topic, or start a new run",
-        )
-    if wanted < earliest and on_lost == "stop":
-        raise OffsetsLost(
-            f"offset {wanted} of {where} is no longer retained: {earliest - wanted} offsets are lost, the earliest is "
-            f"{earliest}; reading stops",
-            hint='set on_lost to "resume" to go on from the earliest retained record',
-        )
-    return max(wanted, earliest)

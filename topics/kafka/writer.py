@@ -129,7 +129,9 @@ class KafkaWriter:
     def commit(self, *, deadline: Deadline) -> None:
         """Commit the open transaction, or abort it when a record in it failed (for `KafkaTransaction`)."""
         if self._failure is not None and self._broken is None:
+            failure = self._failure
             self.abort()
+            raise failure
         self._raise_known()
         self._until_done(self._producer.commit_transaction, deadline=deadline, doing="committing a transaction")
         self._raise_known()
@@ -145,6 +147,7 @@ class KafkaWriter:
             _log.warning("a transaction of %s was not aborted: %s", self._settings.transactional_id, exception)
         finally:
             self._aborting = False
+            self._failure = None  # it was of a record that is void now
 
     def _send(self, topic: Topic, value: bytes | None, *, key: bytes | None, headers: Headers, partition: int) -> None:
         self._raise_known()

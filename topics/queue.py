@@ -1,0 +1,171 @@
+"""A work queue over a group reader: prompts to rollout producers, samples to reward consumers.
+
+Role: hands out records within a budget, lets them finish in any order, commits what the commit rule allows.
+Data in and out: envelopes out of `take`, back in through `done`.
+Invariants: never more than `max_in_flight` records are out; a full budget pauses partitions and loses nothing; what was
+in flight on a revoked partition is the caller's to finish or drop, and is never committed here.
+Failure: errors of the reader; a commit refused because partitions moved on is not one, their next holder redoes the work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from schemas.errors import Fenced, LogError
+from topics.clock import Clock, Deadline, SystemClock
+from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, TopicPartition
+from topics.tracker import OffsetTracker
+
+_log = logging.getLogger("topics.queue")
+
+
+class WorkQueue:
+    """Work from one reader. Use from one thread, the reader's.
+
+    Args:
+        reader: with `assign="group"`; its hooks should call `revoked` (as `WorkQueue.open` arranges), else revocations
+            are noticed after each poll and nothing is committed on the way out.
+        max_in_flight: most records taken and not done, those of revoked partitions included.
+        clock: times the unfinished.
+    """
+
+    def __init__(self, reader: Reader, *, max_in_flight: int, clock: Clock | None = None) -> None:
+        self._reader = reader
+        self._max_in_flight = max_in_flight
+        self._clock = clock if clock is not None else SystemClock()
+        self._tracker = OffsetTracker()
+        self._in_flight: dict[int, Envelope] = {}  # by id(); also those of revoked partitions: they use a slot too
+        self._paused: set[TopicPartition] = set()
+
+    @classmethod
+    def open(
+        cls,
+        log: Log,
+        settings: ReaderSettings,
+        *,
+        hooks: ReaderHooks,
+        max_in_flight: int,
+        clock: Clock | None = None,
+    ) -> WorkQueue:
+        """A queue over a reader of its own, which commits what is done before a partition goes."""
+        queue: list[WorkQueue] = []
+        reader = log.reader(settings, hooks=replace(hooks, revoked=_revoking(queue, hooks.revoked)))
+        queue.append(cls(reader, max_in_flight=max_in_flight, clock=clock))
+        return queue[0]
+
+    @property
+    def reader(self) -> Reader:
+        """The reader under the queue."""
+        return self._reader
+
+    @property
+    def num_in_flight(self) -> int:
+        """Records taken and not done."""
+        return len(self._in_flight)
+
+    @property
+    def num_free(self) -> int:
+        """Records that may be taken now."""
+        return self._max_in_flight - len(self._in_flight)
+
+    def take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
+        """Up to `max_records` records, never more than free slots; none when the deadline ends first.
+
+        With no slot free it still polls, with everything paused, so that membership is kept.
+
+        Raises:
+            OffsetsLost, LogError: as `Reader.poll`.
+        """
+        num_wanted = max(0, min(max_records, self.num_free))
+        self._pause_or_resume(pause=num_wanted == 0)
+        envelopes = self._reader.poll(max(1, num_wanted), deadline=deadline)
+        self._drop_strangers()
+        envelopes = self._within_budget(envelopes, num_wanted)
+        for envelope in envelopes:
+            self._tracker.take(envelope, now_s=self._clock.monotonic())
+            self._in_flight[id(envelope)] = envelope
+        self._tracker.reached(self._reader.positions())
+        return envelopes
+
+    def done(self, envelope: Envelope) -> None:
+        """The record has an outcome that survives this process; in any order."""
+        self._in_flight.pop(id(envelope), None)
+        self._tracker.finish(envelope)
+
+    def is_owned(self, envelope: Envelope) -> bool:
+        """Whether the record is unfinished and its partition still ours; if not, somebody else gets it too."""
+        return self._tracker.owns(envelope)
+
+    def commit(self) -> None:
+        """Commit the lowest unfinished record of each partition, or the position where all is done.
+
+        Raises:
+            LogError: the broker refused.
+        """
+        positions = self._tracker.commit_positions()
+        if not positions:
+            return
+        try:
+            self._reader.commit(positions)
+        except Fenced as error:
+            _log.warning("not committed, the work will be redone: %s", error)
+        else:
+            self._tracker.committed(positions)
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are about to go: commit what is done and let go of the rest."""
+        try:
+            self.commit()
+        except LogError as error:
+            _log.warning("not committed before %s went, the work will be redone: %s", list(partitions), error)
+        self._tracker.forget(partitions)
+
+    def unfinished_over(self, seconds: float) -> list[Envelope]:
+        """Owned records that have been out for longer than `seconds`: the event that names a stuck offset."""
+        return self._tracker.unfinished_over(seconds, now_s=self._clock.monotonic())
+
+    def oldest_s(self) -> float:
+        """Seconds the longest-running owned record has been out; 0 when there is none."""
+        return self._tracker.oldest_s(now_s=self._clock.monotonic())
+
+    def close(self) -> None:
+        """Leave the group; what is done is committed first."""
+        self.commit()
+        self._reader.close()
+
+    def _pause_or_resume(self, *, pause: bool) -> None:
+        assignment = set(self._reader.assignment())
+        if pause:
+            self._reader.pause(sorted(assignment - self._paused))
+            self._paused = assignment
+        elif self._paused:
+            self._reader.resume(sorted(assignment & self._paused))
+            self._paused = set()
+
+    def _within_budget(self, envelopes: list[Envelope], num_wanted: int) -> list[Envelope]:
+        """Put back what a partition assigned during a full poll brought along."""
+        excess = envelopes[num_wanted:]
+        if excess:
+            first = {(each.topic, each.partition): each.offset for each in reversed(excess)}
+            self._reader.seek(first)
+        return envelopes[:num_wanted]
+
+    def _drop_strangers(self) -> None:
+        owned = set(self._reader.assignment())
+        self._tracker.forget([place for place in self._tracker.partitions() if place not in owned])
+        self._paused &= owned
+
+
+def _revoking(
+    queue: list[WorkQueue], told: Callable[[Sequence[TopicPartition]], None]
+) -> Callable[[Sequence[TopicPartition]], None]:
+    """The revoke hook of a reader whose queue exists a moment later."""
+
+    def revoked(partitions: Sequence[TopicPartition]) -> None:
+        for each in queue:
+            each.revoked(partitions)
+        told(partitions)
+
+    return revoked
