@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -208,4 +209,4 @@ class _Sums:
 def _minibatches(num_rows: int, count: int) -> Iterator[tuple[int, int]]:
     """`count` spans of rows whose sizes differ by at most one; fewer when there are fewer rows."""
     edges = np.linspace(0, num_rows, min(count, num_rows) + 1).astype(int).tolist()
-    yield from zip(edges[:-1], edges[1:], strict=True)
+    yield from pairwise(edges)

@@ -1,5 +1,7 @@
 """The command line. Each command lives in its own module and is imported when it is called, so help stays quick."""
 
+# ruff: noqa: ARG002 - the context arguments are click's
+
 from __future__ import annotations
 
 import importlib

@@ -1,0 +1,61 @@
+# `make` alone prints the verbs. Each verb does its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV_VERSION := 0.13.8
+ENGINE ?= torch
+PYTEST_ARGS ?=
+
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit lint types layers check bench lock services-up services-down clean
+
+help: ## Print this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(READY) ## Make .venv with everything pinned.
+
+$(READY): requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --requirement requirements/dev.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
+	@touch $(READY)
+
+demo: $(READY) ## Train a tiny model end to end on a local Kafka; leaves runs/demo/report.html.
+	@$(BIN)/rlweave demo --engine $(ENGINE)
+
+test: $(READY) lint types layers ## Lint, type-check and run every test on real services started for it.
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+unit: $(READY) ## Run the tests that need no services.
+	@$(BIN)/pytest -m "not integration" $(PYTEST_ARGS)
+
+lint: $(READY) ## Check style.
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+
+types: $(READY) ## Check types (mypy --strict).
+	@$(BIN)/mypy
+
+layers: $(READY) ## Check that imports go down only.
+	@$(BIN)/lint-imports --no-cache >/tmp/rlweave-layers.$$$$ 2>&1 || { cat /tmp/rlweave-layers.$$$$; rm -f /tmp/rlweave-layers.$$$$; exit 1; }; rm -f /tmp/rlweave-layers.$$$$
+
+check: lint types layers ## Style, types and layers.
+
+bench: $(READY) ## Run the benchmarks and print their tables.
+	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest
+
+lock: ## Compile requirements/dev.txt from pyproject.toml.
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra tasks --extra local --extra report --extra dev \
+	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
+
+services-up: $(READY) ## Start Kafka and Valkey on this machine.
+	@$(BIN)/rlweave services up
+
+services-down: $(READY) ## Stop them; their data stays.
+	@$(BIN)/rlweave services down
+
+clean: ## Remove .venv, caches and runs.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache runs

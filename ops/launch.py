@@ -1,0 +1,87 @@
+"""Starts a whole run on this machine: checks, services, topics, processes.
+
+Order: (1) settings are held against each other; (2) services answer; (3) topics exist as the catalog wants them;
+(4) the run's folder, token and settings are written; (5) the supervisor runs to the end.
+Failure: nothing is started before (1) to (4) have passed.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+import orjson
+
+from ops.addresses import resolve
+from ops.progress import Progress
+from ops.run_checks import check_run
+from ops.run_file import RunFile, save_run_file
+from ops.supervisor.supervisor import Supervisor
+from ops.wiring import open_log, programs, reward_group
+from pipeline.stage import CONNECT_S, StopSignal
+from pipeline.weights.tokens import load_or_create_token
+from topics.catalog import SAMPLES
+from topics.clock import Deadline, SystemClock
+from topics.log import Admin
+
+SETTINGS_FILE = "settings.json"
+PROCESSES_FILE = "processes.json"
+
+
+def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
+    """Run every stage of `run_file` until the learner is done or the user stops it; returns the exit code.
+
+    Raises:
+        SettingsError: settings contradict each other.
+        ServicesError, LogUnavailable: a server does not answer.
+        TopicMismatch: the run's topics were made with other settings.
+    """
+    for warning in check_run(run_file):  # (1)
+        click.echo(f"warning: {warning}", err=True)
+    run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
+    log = open_log(run_file)
+    log.connect(deadline=Deadline.after(CONNECT_S))
+    admin = log.admin()
+    admin.ensure_topics()  # (3)
+    folder = run_file.run.folder
+    settings_file = folder / SETTINGS_FILE
+    save_run_file(run_file, settings_file)  # (4)
+    load_or_create_token(folder / "peer-token")
+    with Progress(log, run_file=run_file, quiet=quiet) as progress:
+        supervisor = Supervisor(  # (5)
+            programs(run_file, settings_file=settings_file),
+            run_file.supervisor,
+            clock=SystemClock(),
+            stop=_stop_on_signals(),
+            grace_s=run_file.run.stop_grace_s,
+            drained=_drained(admin, run_file),
+            on_event=progress.say,
+            each_turn=progress.turn,
+        )
+        code = supervisor.run()
+    (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
+    return code
+
+
+def _stop_on_signals() -> StopSignal:
+    stop = StopSignal()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop.request(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    return stop
+
+
+def _drained(admin: Admin, run_file: RunFile) -> Callable[[], bool]:
+    """Whether every reward consumer has committed all samples; unknown lag counts as not."""
+    groups = [reward_group(run_file.run.name, name) for name in run_file.rewards]
+
+    def drained() -> bool:
+        return all(lag.lag_records == 0 for group in groups for lag in admin.lag(group, [SAMPLES]))
+
+    return drained

@@ -1,0 +1,76 @@
+"""Combinations of settings that cannot make progress, found before anything starts.
+
+Role: each setting is fine by itself (its type checks that); here they are held against each other.
+Data in: a `RunFile`. Data out: nothing, or an error that lists all findings. Warnings come back as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ops.run_file import RunFile
+from schemas.errors import SettingsError
+
+# A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
+BYTES_PER_TOKEN = 16
+SAMPLE_OVERHEAD_BYTES = 4096
+
+
+def check_run(run_file: RunFile) -> list[str]:
+    """Refuse what cannot work; returns warnings about what works badly.
+
+    Raises:
+        SettingsError: with every finding.
+    """
+    errors = list(_errors(run_file))
+    if errors:
+        raise SettingsError(f"{len(errors)} combination(s) of settings cannot work:\n  " + "\n  ".join(errors))
+    return list(_warnings(run_file))
+
+
+def _errors(run_file: RunFile) -> Iterator[str]:
+    run = run_file.run
+    if run.min_group_members is not None and run.min_group_members > run.group_size:
+        yield (
+            f"run.min_group_members = {run.min_group_members} is above run.group_size = {run.group_size}: "
+            "every group would be dropped"
+        )
+    if not run_file.required_rewards:
+        yield "rewards: none has a weight other than 0, so there is nothing to learn from"
+    if run_file.rollout.max_sequences < run.group_size:
+        yield (
+            f"rollout.max_sequences = {run_file.rollout.max_sequences} is below run.group_size = {run.group_size}: "
+            "a group is generated whole, so none would ever start"
+        )
+    needed = run.credit_groups * run.group_size * _sample_bytes(run_file)
+    if run_file.learner.buffer_bytes < needed:
+        yield (
+            f"learner.buffer_bytes = {run_file.learner.buffer_bytes} cannot hold the {run.credit_groups} groups that "
+            f"may be open; about {needed} are needed, or a lower run.max_staleness or run.groups_per_step"
+        )
+    cloning = run_file.learner.cloning
+    if cloning.num_steps > 0 and cloning.source is None:
+        yield "learner.cloning.num_steps is above 0 but learner.cloning.source is not set"
+
+
+def _warnings(run_file: RunFile) -> Iterator[str]:
+    run = run_file.run
+    wanted = 4 * run_file.rollout.replicas
+    if run.partitions < wanted:
+        yield (
+            f"run.partitions = {run.partitions} is below 4 x rollout.replicas = {wanted}: prompts will be spread "
+            "unevenly; it cannot be raised later"
+        )
+    if run.publish_lag_versions >= run.max_staleness + 1 and run.on_stale == "drop":
+        yield (
+            f"run.publish_lag_versions = {run.publish_lag_versions} reaches run.max_staleness + 1 = "
+            f"{run.max_staleness + 1}: samples will be too old before they are trained; raise run.max_staleness"
+        )
+    if run.group_size == 1:
+        yield "run.group_size = 1 gives advantages of zero only"
+    if run.max_staleness == 0:
+        yield "run.max_staleness = 0 makes rollout and learning wait for each other (synchronous training)"
+
+
+def _sample_bytes(run_file: RunFile) -> int:
+    return SAMPLE_OVERHEAD_BYTES + BYTES_PER_TOKEN * run_file.prompts.sampling.max_tokens
