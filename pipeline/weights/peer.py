@@ -198,6 +198,8 @@ class _Chunks:
         try:
             async with asyncio.timeout(self._settings.upload_limit_s):
                 await response.prepare(request)  # sends the whole body
+        except ConnectionError:  # the client has left; it verifies what it has and asks elsewhere
+            return response
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()

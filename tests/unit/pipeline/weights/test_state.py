@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +196,18 @@ def test_an_owner_pins_every_chunk_of_a_state(tmp_path: Path) -> None:
     store.sweep()
     assert decode_state(_manifest(encoded), store)
     assert store.pins()["learner.1.0"] == {chunk.digest for chunk in encoded.chunks}
+
+
+def test_numpy_states_travel_without_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib, pipeline.weights.fetcher, pipeline.weights.peer\n"
+        "from tests.unit.pipeline.weights.helpers import new_store, small_version\n"
+        "from pipeline.weights.state import decode_arrays\n"
+        "store = new_store(pathlib.Path(sys.argv[1]))\n"
+        "decode_arrays(small_version(store), store)\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 0
 
 
 def test_an_empty_state_has_no_chunks(store: ChunkStore) -> None:
