@@ -71,6 +71,7 @@ class ReaderSettings:
     session_timeout_s: float = 10.0
     buffer_bytes: int = 64 * 1024 * 1024  # most bytes the client prefetches
     instance: str = ""  # of the stage; named in dead letters
+    client_id: str | None = None  # what `Admin.members` shows of this reader; absent: the instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +231,14 @@ class Admin(Protocol):
         ...
 
     def lag(self, group: str, topics: Sequence[Topic]) -> list[PartitionLag]: ...
+
+    def members(self, group: str) -> list[str]:
+        """Client ids of the live members of a consumer group; none when there is no such group.
+
+        Raises:
+            LogError: the broker did not say.
+        """
+        ...
 
     def delete_topics(self) -> list[str]: ...
 

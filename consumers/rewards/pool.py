@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from consumers.rewards.plugin import AsyncCall, Call, Scorer
 from consumers.rewards.settings import RewardSettings
 from schemas.records import Sample
-from topics.log import Envelope
+from topics.log import Envelope, TopicPartition
 
 _T = TypeVar("_T")
 _AHEAD = 16  # jobs queued per thread, so that a cheap scorer does not wait for the polling thread
@@ -38,6 +38,10 @@ class Taken:
     abandoned: bool = False  # its partition went to another member
     started_s: float | None = None  # monotonic, when scoring it began first
     reported_stuck: bool = False
+
+    @property
+    def place(self) -> TopicPartition:
+        return (self.envelope.topic, self.envelope.partition)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

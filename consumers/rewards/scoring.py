@@ -2,9 +2,9 @@
 
 Role: the state of one reward consumer's unfinished samples, owned by the polling thread.
 Data in and out: `Taken` samples in; `Scored` ones out, in any order.
-Invariants: every sample taken gets exactly one verdict or is abandoned with its partition; failure is per sample: a
-batch that raises is scored again one by one; a sample waiting for its next try holds up no other; while the breaker
-is open nothing begins, and a probe that meets a transient error waits on instead of failing.
+Invariants: every sample taken comes out exactly once, with a verdict or abandoned with its partition; failure
+is per sample: a batch that raises is scored again one by one; a sample waiting for its next try holds up no other;
+while the breaker is open nothing begins, and a probe that meets a transient error waits on instead of failing.
 Failure: none of its own.
 """
 
@@ -23,6 +23,7 @@ from consumers.rewards.pool import Finished, Job, Pool, Taken, pool_for
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.verdict import Verdict
 from topics.clock import Clock
+from topics.log import TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Scoring:
 
     def has_work_to_finish(self) -> bool:
         """Whether there are samples that an orderly stop waits for: not those stuck, held or between two tries."""
-        if any(not item.reported_stuck for job in self._running for item in job.items):
+        if any(not item.reported_stuck and not item.abandoned for job in self._running for item in job.items):
             return True
         return bool(self._waiting) and self.state() is BreakerState.CLOSED and self._pool.room() > 0
 
@@ -85,14 +86,19 @@ class Scoring:
         """Seconds until the next try is due; None when none is planned."""
         return max(0.0, self._retries[0][0] - self._clock.monotonic()) if self._retries else None
 
-    def abandon(self, is_gone: Iterable[Taken]) -> None:
-        """Forget these: their partition went to another member, which will score them."""
-        gone = set(is_gone)
-        for taken in gone:
-            taken.abandoned = True
-        self._waiting = deque(taken for taken in self._waiting if taken not in gone)
-        self._retries = [entry for entry in self._retries if entry[2] not in gone]
+    def abandon(self, places: Iterable[TopicPartition]) -> list[Taken]:
+        """These partitions went to another member, which will score their samples.
+
+        Returns what is dropped at once; what the plug-in has comes out of `step`, marked as abandoned.
+        """
+        gone = set(places)
+        idle = [*self._waiting, *(entry[2] for entry in self._retries)]
+        for taken in itertools.chain(idle, (item for job in self._running for item in job.items)):
+            taken.abandoned = taken.abandoned or taken.place in gone
+        self._waiting = deque(taken for taken in self._waiting if not taken.abandoned)
+        self._retries = [entry for entry in self._retries if not entry[2].abandoned]
         heapq.heapify(self._retries)
+        return [taken for taken in idle if taken.abandoned]
 
     def stuck(self) -> list[Taken]:
         """Samples whose scoring began longer ago than the limit, each once."""
@@ -103,7 +109,9 @@ class Scoring:
         found = [
             taken
             for taken in begun
-            if taken.started_s is not None and taken.started_s <= latest_s and not taken.reported_stuck
+            if taken.started_s is not None
+            and taken.started_s <= latest_s
+            and not (taken.reported_stuck or taken.abandoned)
         ]
         for taken in found:
             taken.reported_stuck = True
@@ -151,7 +159,8 @@ class Scoring:
             for item in items:
                 item.alone = True
             self._waiting.extendleft(reversed([item for item in items if not item.abandoned]))
-            return []
+            lost = verdict.of_error(ended.error, num_retries=0)
+            return [Scored(taken=item, verdict=lost, duration_ms=0.0) for item in items if item.abandoned]
         answers: list[object] = [ended.error] if ended.error is not None else list(ended.values)
         share_ms = ended.duration_ms / len(items)
         judged = (
@@ -164,7 +173,7 @@ class Scoring:
         if taken.abandoned:
             if job.is_probe:
                 self.breaker.probe_given_back()
-            return None
+            return Scored(taken=taken, verdict=Verdict(failure="abandoned"), duration_ms=duration_ms)
         if not isinstance(answer, BaseException):
             return self._scored(taken, verdict.of_value(answer), job=job, duration_ms=duration_ms)
         if verdict.is_transient(answer) and self._goes_on(taken, job=job):

@@ -17,7 +17,7 @@ from schemas.errors import LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
-from topics.kafka.errors import cause_of, translating
+from topics.kafka.errors import cause_of, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets
 from topics.lag import partition_lag
 from topics.log import PartitionLag
@@ -101,6 +101,22 @@ class KafkaAdmin:
             )
             for place in places
         ]
+
+    def members(self, group: str) -> list[str]:
+        """Client ids of the live members of a consumer group; none when there is no such group.
+
+        Raises:
+            LogError: the broker did not say.
+        """
+        futures = self._handle.client().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            found = futures[group].result()
+        except KafkaException as exception:
+            error = cause_of(exception)
+            if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise translated(error, doing=f"asking for the members of {group}") from exception
+        return [str(member.client_id) for member in found.members]
 
     def delete_topics(self) -> list[str]:
         """Delete all topics of the run; returns the full names deleted."""

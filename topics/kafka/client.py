@@ -91,6 +91,7 @@ def reader_config(connection: Connection, settings: ReaderSettings) -> Config:
     session_ms = round(settings.session_timeout_s * 1000)
     config: Config = connection.base() | {
         "group.id": settings.group if settings.group is not None else f"rlweave.{connection.run}.no-commits",
+        "client.id": settings.client_id or settings.instance or "rlweave",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

@@ -147,6 +147,11 @@ class MemoryAdmin:
                 for number in range(num_partitions(topic, self._data_partitions))
             ]
 
+    def members(self, group: str) -> list[str]:
+        """Client ids of the live members of a consumer group; none when there is no such group."""
+        with self._broker.changed:
+            return [each.client_id for each in self._broker.group(group).members if isinstance(each, MemoryReader)]
+
     def delete_topics(self) -> list[str]:
         """Delete all topics of the run; returns the full names deleted."""
         with self._broker.changed:

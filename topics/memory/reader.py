@@ -50,6 +50,11 @@ class MemoryReader:
         else:
             self._take_all(data_partitions)
 
+    @property
+    def client_id(self) -> str:
+        """What the admin shows of this reader."""
+        return self._settings.client_id or self._settings.instance or "rlweave"
+
     def poll(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         """Up to `max_records` records; returns as soon as any are there, with none when the deadline ends.
 

@@ -1,0 +1,75 @@
+"""What a reward consumer tells of itself: its phase, its breaker, samples that do not come back.
+
+Role: the watching side of `consumers.rewards.stage`; decides nothing.
+Data in and out: the state of `Scoring` in; events and gauges out.
+Invariants: one event per change of the breaker, one per stuck sample.
+"""
+
+from __future__ import annotations
+
+from consumers.rewards.breaker import BreakerState
+from consumers.rewards.pool import Taken
+from consumers.rewards.scoring import Scoring
+from consumers.rewards.settings import RewardSettings
+from pipeline.stage import TURN_S, StageContext
+
+STUCK_CHECK_S = 0.5
+
+
+class Watch:
+    """Call `look` once a turn."""
+
+    def __init__(self, context: StageContext, *, name: str, settings: RewardSettings) -> None:
+        self._context = context
+        self._name = name
+        self._required = not settings.is_shadow
+        self._check_s = min(STUCK_CHECK_S, settings.stuck_after_s)
+        self._breaker_open = False
+        self._busy_s = self._checked_s = context.clock.monotonic()
+        context.metrics.gauge("breaker_open", 0)
+        context.events.enter("waiting_for_samples")
+
+    def look(self, scoring: Scoring) -> None:
+        """Say what changed since the last call."""
+        now_s = self._context.clock.monotonic()
+        self._watch_breaker(scoring)
+        if now_s >= self._checked_s + self._check_s:
+            self._checked_s = now_s
+            for taken in scoring.stuck():
+                self._tell_stuck(taken, now_s=now_s)
+        self._show_phase(scoring, now_s=now_s)
+
+    def _watch_breaker(self, scoring: Scoring) -> None:
+        opened = scoring.state() is not BreakerState.CLOSED
+        if opened is self._breaker_open:
+            return
+        self._breaker_open = opened
+        self._context.metrics.gauge("breaker_open", int(opened))
+        self._context.events.notice(
+            "breaker_opened" if opened else "breaker_closed",
+            details={"reward": self._name, "required": str(self._required).lower()},
+            failure_share=scoring.breaker.failure_share,
+        )
+        self._context.events.heartbeat()  # the scheduler acts on the gauge: do not let it wait for the next one
+
+    def _tell_stuck(self, taken: Taken, *, now_s: float) -> None:
+        at, sample = taken.envelope, taken.sample
+        self._context.metrics.count("waits_over_limit", what="score")
+        self._context.events.notice(
+            "record_stuck",
+            details={"topic": at.topic, "partition": str(at.partition), "reward": self._name},
+            offset=at.offset,
+            group=sample.group,
+            member=sample.member,
+            waited_s=now_s - (taken.started_s if taken.started_s is not None else now_s),
+        )
+
+    def _show_phase(self, scoring: Scoring, *, now_s: float) -> None:
+        """Say `waiting_for_samples` only after a moment without any, or each sample would be two phases."""
+        if self._breaker_open:
+            self._context.events.enter("breaker_open")
+        elif scoring.num_unfinished:
+            self._busy_s = now_s
+            self._context.events.enter("scoring")
+        elif now_s >= self._busy_s + TURN_S:
+            self._context.events.enter("waiting_for_samples")
