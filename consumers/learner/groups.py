@@ -1,0 +1,273 @@
+"""One group on its way from prompt to batch: attempts, members, and what each of them still lacks.
+
+Role: the join. The assembler owns many of these and knows about time, staleness and the closed set; a group does not.
+Data in and out: samples and rewards of one group in, in any order and any number of copies; `Joined` out.
+Invariants: attempts never mix; the first attempt whose members are all final wins and freezes the group; a failed or
+invalid member is final without a value and never counts as 0 (promise 8); a member becomes final only when its sample
+was read, so the reason recorded does not depend on whether sample or reward came first.
+Failure: none; a bad record is a fact about a member, kept with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from schemas.errors import RecordInvalid
+from schemas.reasons import Reason, Result
+from schemas.records import PromptGroup, Reward, RewardUse, Sample, Version, birth_version
+from schemas.validation import check_sample
+from topics.log import TopicPartition
+
+Problem = tuple[Result, str]
+
+
+class Joined(Enum):
+    """What a record was to its group."""
+
+    NEW = auto()
+    DUPLICATE = auto()  # a further copy, or of an attempt that did not win
+    CONFLICT = auto()  # same slot and attempt, other content; the first one stays
+    LATE = auto()  # would have been new, but the group is frozen
+    UNKNOWN_REWARD = auto()  # a reward the learner does not train with
+
+
+class RewardRule:
+    """The required rewards and their weights.
+
+    Raises:
+        ValueError: none is required, or a weight is not finite.
+    """
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        if not weights or not all(math.isfinite(weight) for weight in weights.values()):
+            raise ValueError(f"at least one reward with a finite weight is needed, got {dict(weights)}")
+        self.weights = dict(sorted(weights.items()))
+
+    def combine(self, values: Mapping[str, float]) -> float:
+        """Sum of weight * value over the required rewards, in the order of their names."""
+        return sum(weight * values[name] for name, weight in self.weights.items())
+
+    def uses(self, values: Mapping[str, float]) -> tuple[RewardUse, ...]:
+        """The required rewards among `values`, sorted by name."""
+        return tuple(
+            RewardUse(name=name, value=values[name], weight=weight)
+            for name, weight in self.weights.items()
+            if name in values
+        )
+
+
+class Slot:
+    """One member of one attempt."""
+
+    __slots__ = ("failures", "is_final", "problem", "sample", "values", "version")
+
+    def __init__(self) -> None:
+        self.sample: Sample | None = None
+        self.version: Version | None = None  # birth version
+        self.problem: Problem | None = None  # of the sample itself
+        self.values: dict[str, float] = {}
+        self.failures: dict[str, Problem] | None = None  # rewards that gave no value
+        self.is_final = False
+
+    @property
+    def is_valid(self) -> bool:
+        """Final, and fit to be trained."""
+        return self.is_final and self.verdict() is None
+
+    def has_answer(self, name: str) -> bool:
+        """Whether the reward of this name was read."""
+        return name in self.values or (self.failures is not None and name in self.failures)
+
+    def verdict(self) -> Problem | None:
+        """Why it cannot be trained; the sample's own problem goes first, then the first reward's by name."""
+        if self.problem is not None or self.failures is None:
+            return self.problem
+        return self.failures[min(self.failures)]
+
+
+class Attempt:
+    """One generation try of a whole group."""
+
+    __slots__ = ("name", "num_final", "num_valid", "slots")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.slots: dict[int, Slot] = {}
+        self.num_final = 0
+        self.num_valid = 0
+
+    def valid_slots(self) -> list[tuple[int, Slot]]:
+        """(member, slot) of the valid members, ascending."""
+        return sorted((item for item in self.slots.items() if item[1].is_valid), key=lambda item: item[0])
+
+    def drop(self, slot: Slot, reason: Reason) -> None:
+        """Turn a valid member into a dropped one."""
+        slot.problem = (Result.DROPPED, reason.value)
+        self.num_valid -= 1
+
+
+class OpenGroup:
+    """A group without an outcome.
+
+    Args:
+        prompt: its prompt record, which says how many members there are.
+        needed: fewest valid members to be trained.
+        rule: the required rewards.
+        opened_s: when it was opened, on the deadline's clock.
+    """
+
+    __slots__ = (
+        "attempts",
+        "first_offsets",
+        "is_vetted",
+        "needed",
+        "num_bytes",
+        "number",
+        "opened_s",
+        "prompt",
+        "rule",
+        "size",
+        "strays",
+        "winner",
+    )
+
+    def __init__(self, prompt: PromptGroup, *, needed: int, rule: RewardRule, opened_s: float) -> None:
+        self.number = prompt.group
+        self.size = prompt.group_size
+        self.prompt = prompt
+        self.needed = needed
+        self.rule = rule
+        self.opened_s = opened_s
+        self.attempts: dict[str, Attempt] = {}
+        self.winner: Attempt | None = None
+        self.is_vetted = False  # the assembler looked at the versions of the winner
+        self.strays: dict[int, Sample] = {}  # by member number outside the group
+        self.num_bytes = 0
+        self.first_offsets: dict[TopicPartition, int] = {}
+
+    def mark(self, place: TopicPartition, offset: int) -> None:
+        """Remember the lowest offset of the group's records per partition."""
+        known = self.first_offsets.get(place)
+        if known is None or offset < known:
+            self.first_offsets[place] = offset
+
+    def add_sample(self, sample: Sample) -> Joined:
+        """Join one sample."""
+        member = sample.member
+        if not 0 <= member < self.size:
+            return self._add_stray(sample)
+        if self.winner is not None:
+            return self._after_winner(sample)
+        attempt = self._attempt(sample.attempt)
+        slot = attempt.slots.get(member)
+        if slot is None:
+            slot = attempt.slots[member] = Slot()
+        elif slot.sample is not None:
+            return Joined.DUPLICATE if slot.sample == sample else Joined.CONFLICT
+        slot.sample = sample
+        runs = sample.version_runs
+        if runs:
+            slot.version = runs[0].version if len(runs) == 1 else birth_version(runs)
+        slot.problem = _problem_of(sample, self.size)
+        self._settle(attempt, slot)
+        return Joined.NEW
+
+    def add_reward(self, reward: Reward) -> Joined:
+        """Join one reward; a second one of the same name for the same sample and attempt changes nothing."""
+        name = reward.name
+        if name not in self.rule.weights:
+            return Joined.UNKNOWN_REWARD
+        if self.winner is not None or not 0 <= reward.member < self.size:
+            return self._reward_after_winner(reward)
+        attempt = self._attempt(reward.attempt)
+        slot = attempt.slots.get(reward.member)
+        if slot is None:
+            slot = attempt.slots[reward.member] = Slot()
+        elif slot.has_answer(name):
+            return Joined.DUPLICATE
+        value = reward.value
+        if value is not None and reward.failure is None and math.isfinite(value):
+            slot.values[name] = value
+        else:
+            slot.failures = {**(slot.failures or {}), name: _reward_problem(reward)}
+        if slot.sample is not None:
+            self._settle(attempt, slot)
+        return Joined.NEW
+
+    def best(self) -> Attempt | None:
+        """The winner, else the attempt with most valid members, then most read ones; the earlier one at a tie."""
+        if self.winner is not None:
+            return self.winner
+        return max(self.attempts.values(), key=lambda each: (each.num_valid, len(each.slots)), default=None)
+
+    def freeze(self) -> bool:
+        """Let the best attempt win as it is; False when it has fewer valid members than needed."""
+        best = self.best()
+        if best is None or best.num_valid < self.needed:
+            return False
+        self.winner = best
+        return True
+
+    def hopeful_attempts(self) -> list[Attempt]:
+        """Attempts that can still reach the needed number of valid members."""
+        return [each for each in self.attempts.values() if self.size - (each.num_final - each.num_valid) >= self.needed]
+
+    def _attempt(self, name: str) -> Attempt:
+        attempt = self.attempts.get(name)
+        if attempt is None:
+            attempt = self.attempts[name] = Attempt(name)
+        return attempt
+
+    def _settle(self, attempt: Attempt, slot: Slot) -> None:
+        """Make a member final when its fate is known; the last one makes the attempt win."""
+        if slot.is_final:
+            return
+        failed = slot.problem is not None or slot.failures is not None
+        if not failed and len(slot.values) < len(self.rule.weights):
+            return
+        slot.is_final = True
+        attempt.num_final += 1
+        attempt.num_valid += not failed
+        if attempt.num_final == self.size:
+            self.winner = attempt
+
+    def _add_stray(self, sample: Sample) -> Joined:
+        first = self.strays.setdefault(sample.member, sample)
+        if first is sample:
+            return Joined.NEW
+        return Joined.DUPLICATE if first == sample or first.attempt != sample.attempt else Joined.CONFLICT
+
+    def _after_winner(self, sample: Sample) -> Joined:
+        if self.winner is None or self.winner.name != sample.attempt:
+            return Joined.DUPLICATE
+        slot = self.winner.slots.get(sample.member)
+        if slot is None or slot.sample is None:
+            return Joined.LATE
+        return Joined.DUPLICATE if slot.sample == sample else Joined.CONFLICT
+
+    def _reward_after_winner(self, reward: Reward) -> Joined:
+        if self.winner is None:  # a member outside the group: its sample has its outcome already
+            return Joined.LATE
+        slot = self.winner.slots.get(reward.member)
+        if self.winner.name != reward.attempt or (slot is not None and slot.has_answer(reward.name)):
+            return Joined.DUPLICATE
+        return Joined.LATE
+
+
+def _problem_of(sample: Sample, size: int) -> Problem | None:
+    if sample.failure is not None:
+        return Result.FAILED, sample.failure
+    try:
+        check_sample(sample, size)
+    except RecordInvalid as error:
+        return Result.DROPPED, error.reason
+    return None
+
+
+def _reward_problem(reward: Reward) -> Problem:
+    if reward.value is not None and reward.failure is None:
+        return Result.DROPPED, f"{Reason.NON_FINITE_REWARD}: {reward.name}"
+    detail = reward.failure if reward.failure is not None else "neither value nor failure"
+    return Result.FAILED, f"{Reason.REWARD_FAILED}: {reward.name}: {detail}"

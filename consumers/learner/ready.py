@@ -1,0 +1,126 @@
+"""Complete groups waiting for a batch, oldest birth first.
+
+Role: the *select* hook of promise 7, and the last look at a group before it is trained.
+Data in and out: groups with a winner in; groups chosen, or found unfit, out.
+Invariants: a group is examined once against the lineages; what is chosen has enough valid members, all of surviving
+versions, and is not over the bound. Order is (oldest birth step, group number), so arrival order decides nothing.
+Failure: none; an unfit group goes to `unfit` with its reason.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from consumers.learner.batch import TrainGroup, TrainMember
+from consumers.learner.groups import OpenGroup
+from consumers.learner.staleness import StalenessRule, version_problem
+from pipeline.history import Lineages
+from schemas.reasons import Reason
+
+Unfit = Callable[[OpenGroup, str], None]
+
+
+class ReadyGroups:
+    """A heap of complete groups.
+
+    Args:
+        rule: the age bound.
+        lineages: which versions survive.
+        unfit: told of each group that may not be trained, with the reason.
+    """
+
+    def __init__(self, rule: StalenessRule, *, lineages: Lineages, unfit: Unfit) -> None:
+        self._rule = rule
+        self._lineages = lineages
+        self._unfit = unfit
+        self._heap: list[tuple[int, int, OpenGroup]] = []  # (oldest birth step, group number, group)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, group: OpenGroup) -> None:
+        """Add a group that has a winner."""
+        heapq.heappush(self._heap, (_oldest_step(group), group.number, group))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._heap.clear()
+
+    def drop_stale(self, step: int) -> None:
+        """Report every group over the bound at `step` as unfit."""
+        while self._heap and self._rule.is_over(step - self._heap[0][0]):
+            self._pop(step)
+
+    def take(self, num_groups: int, *, step: int) -> list[OpenGroup]:
+        """Remove and return up to `num_groups` groups fit to be trained at `step`; `push` back what is not used."""
+        chosen: list[OpenGroup] = []
+        while self._heap and len(chosen) < num_groups:
+            group = self._pop(step)
+            if group is not None:
+                chosen.append(group)
+        return chosen
+
+    def _pop(self, step: int) -> OpenGroup | None:
+        """The first group if it is fit; None when it was reported, or changed and was put back."""
+        oldest, _, group = heapq.heappop(self._heap)
+        if not group.is_vetted and self._vet(group, step):
+            if group.best() is None or _num_valid(group) < group.needed:
+                self._unfit(group, incomplete(group))
+            else:
+                self.push(group)
+            return None
+        if self._rule.is_over(step - oldest):
+            self._unfit(group, Reason.STALE)
+            return None
+        return group
+
+    def _vet(self, group: OpenGroup, step: int) -> bool:
+        """Drop members of versions that do not survive or do not exist yet; True when there were any."""
+        group.is_vetted = True
+        attempt, changed = group.winner, False
+        if attempt is None:
+            return False
+        for _, slot in attempt.valid_slots():
+            runs = () if slot.sample is None else slot.sample.version_runs
+            problem = version_problem(runs, lineages=self._lineages, step=step)
+            if problem is not None:
+                attempt.drop(slot, problem)
+                changed = True
+        return changed
+
+
+def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
+    """What the trainer gets of a chosen group, cut by a learner at `step`."""
+    if group.winner is None:
+        raise ValueError(f"group {group.number} has no complete attempt")
+    members = tuple(
+        TrainMember(
+            sample=slot.sample,
+            reward=group.rule.combine(slot.values),
+            rewards=group.rule.uses(slot.values),
+            version=slot.version,
+            age=step - slot.version.step,
+        )
+        for _, slot in group.winner.valid_slots()
+        if slot.sample is not None and slot.version is not None
+    )
+    return TrainGroup(
+        group=group.number, attempt=group.winner.name, members=members, age=max(member.age for member in members)
+    )
+
+
+def incomplete(group: OpenGroup) -> str:
+    """The reason of a group with too few valid members: `incomplete: 7/8`."""
+    return f"{Reason.INCOMPLETE}: {_num_valid(group)}/{group.size}"
+
+
+def _num_valid(group: OpenGroup) -> int:
+    best = group.best()
+    return 0 if best is None else best.num_valid
+
+
+def _oldest_step(group: OpenGroup) -> int:
+    if group.winner is None:
+        raise ValueError(f"group {group.number} has no complete attempt")
+    return min(slot.version.step for _, slot in group.winner.valid_slots() if slot.version is not None)

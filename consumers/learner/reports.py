@@ -1,0 +1,72 @@
+"""What the assembler tells about itself: counts and notices per poll batch, and what it waits for.
+
+Role: keeps metrics and events out of the join, which counts in plain dicts.
+Data in and out: plain values.
+Invariants: a count or notice is handed over once.
+Failure: none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from consumers.learner.groups import OpenGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something worth an event: see `pipeline.events.Events.notice`."""
+
+    name: str
+    details: Mapping[str, str]
+    gauges: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What incomplete groups lack."""
+
+    num_open: int  # groups without a winner
+    num_unsampled: int  # of these, groups whose best attempt lacks samples, or that have none
+    num_unscored: Mapping[str, int]  # reward name -> samples read that lack it; names with 0 are absent
+
+
+class Tally:
+    """Counts and notices since they were last taken."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._notices: list[Notice] = []
+
+    def count(self, name: str, topic: str) -> None:
+        """Add one to a metric with a topic label."""
+        self._counts[name, topic] += 1
+
+    def notice(self, name: str, details: Mapping[str, str], **gauges: float) -> None:
+        """Keep a notice."""
+        self._notices.append(Notice(name=name, details=details, gauges=gauges))
+
+    def take_counts(self) -> dict[tuple[str, str], int]:
+        """(metric, topic) -> amount since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
+    def take_notices(self) -> list[Notice]:
+        """Notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+
+def waiting_of(groups: list[OpenGroup]) -> Waiting:
+    """What these incomplete groups lack."""
+    unsampled, unscored = 0, Counter[str]()
+    for group in groups:
+        best = group.best()
+        slots = [] if best is None else [slot for slot in best.slots.values() if slot.sample is not None]
+        unsampled += len(slots) < group.size
+        for slot in slots:
+            if not slot.is_final:
+                unscored.update(name for name in group.rule.weights if name not in slot.values)
+    return Waiting(num_open=len(groups), num_unsampled=unsampled, num_unscored=dict(unscored))
