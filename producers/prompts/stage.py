@@ -29,6 +29,7 @@ from producers.prompts.settings import PromptsSettings
 from schemas.errors import CodecError, RecordInvalid, RecordTooLarge, SettingsError
 from schemas.reasons import Reason
 from schemas.records import PromptGroup
+from schemas.validation import check_prompt
 from topics.catalog import PROMPTS
 from topics.clock import Deadline
 from topics.log import Writer, WriterSettings
@@ -154,7 +155,9 @@ class PromptsStage:
     def _write(self, writer: Writer, source: Source, *, group: int, index: int) -> int:
         """Queue item `index` as `group`; gives how many numbers it took, 0 or 1."""
         try:
-            writer.write(PROMPTS, self._record(source.item(index), group=group, source=source.name))
+            record = self._record(source.item(index), group=group, source=source.name)
+            check_prompt(record)
+            writer.write(PROMPTS, record)
         except RecordInvalid as error:
             self._skipped(error.reason, why=error.message, index=index, source=source)
             return 0

@@ -1,0 +1,97 @@
+"""Opens an engine by name, together with the decoder whose tensors it takes.
+
+Role: what a rollout producer or an evaluator asks for, so that neither imports torch by itself.
+Data in: the name of a built-in backend or a plug-in of group `rlweave.engines`, and `BackendSettings`.
+Data out: a `Backend`.
+Invariants: nothing heavy is imported before a backend that needs it is opened.
+Failure: `PluginError` for a name that leads nowhere or to something else; `EngineError` from the backend itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pipeline.engines.base import Engine, StateTensor
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.engines.settings import TorchEngineSettings
+from pipeline.plugins import load_plugin
+from pipeline.settings import ModelSettings
+from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.state import decode_arrays, decode_state
+from schemas.errors import PluginError
+from schemas.records import Manifest
+
+GROUP = "rlweave.engines"
+BUILTINS = {
+    "torch": "pipeline.engines.backends:torch_backend",
+    "scripted": "pipeline.engines.backends:scripted_backend",
+}
+
+Decoder: TypeAlias = Callable[[Manifest, ChunkStore], Mapping[str, StateTensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendSettings:
+    """What a backend is opened with."""
+
+    model: ModelSettings
+    max_sequences: int  # held at once
+    num_threads: int  # for the engine's own computation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A cold engine, and how a fetched version becomes a state for it."""
+
+    engine: Engine
+    decode: Decoder
+
+
+def open_backend(name: str, settings: BackendSettings) -> Backend:
+    """Open a backend.
+
+    Args:
+        name: "torch", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a callable
+            that takes `BackendSettings` and gives a `Backend`.
+
+    Raises:
+        PluginError: nothing of that name, or it gives no `Backend`.
+        EngineError: the model cannot be served.
+    """
+    factory = load_plugin(name, group=GROUP, builtins=BUILTINS)
+    backend: object = factory(settings) if callable(factory) else factory
+    if not isinstance(backend, Backend):
+        raise PluginError(
+            f"engine plug-in {name!r} gave a {type(backend).__name__}, not a Backend",
+            hint="it must be a callable that takes BackendSettings and gives a Backend",
+        )
+    return backend
+
+
+def torch_backend(settings: BackendSettings) -> Backend:
+    """The torch engine over the model's directory; its own weights are not served before a version is loaded.
+
+    Raises:
+        EngineError: the directory, device or a setting is at fault.
+    """
+    import torch  # noqa: PLC0415 - heavy
+
+    from pipeline.engines.torch_engine import open_torch_engine  # noqa: PLC0415 - heavy
+
+    torch.set_num_threads(settings.num_threads)
+    engine = open_torch_engine(
+        TorchEngineSettings(
+            model_dir=settings.model.path,
+            device=settings.model.device,
+            dtype=settings.model.dtype,
+            max_concurrent_sequences=settings.max_sequences,
+        )
+    )
+    return Backend(engine=engine, decode=decode_state)
+
+
+def scripted_backend(settings: BackendSettings) -> Backend:
+    """The scripted engine, for tests and the simulator."""
+    return Backend(engine=ScriptedEngine(max_concurrent_sequences=settings.max_sequences), decode=decode_arrays)

@@ -1,0 +1,100 @@
+"""The peer process of the learner's host: serves the learner's chunk store.
+
+Role: the stage around `PeerServer`.
+Data in: the chunk files of the learner; data out: HTTP. It reads and writes no topic but `events`.
+Invariants: it outlives the learner's restarts, so versions that were published stay fetchable; its directory entry is
+renewed before it expires.
+Failure: `WeightsError` when the address cannot be bound or the server stopped; Redis being away is told once and does
+not matter, as manifests name their seeds.
+"""
+
+from __future__ import annotations
+
+from pipeline.redis_client import RedisClient
+from pipeline.settings import WeightsSettings
+from pipeline.stage import TURN_S, StageContext
+from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.directory import PeerDirectory, PeerInfo
+from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.tokens import load_or_create_token
+from schemas.errors import WeightsError
+from topics.clock import Deadline
+
+_TTL_S = 30.0  # of the directory entry
+_ANNOUNCE_S = 10.0
+
+
+class PeerStage:
+    """See the module. Constructing it does no I/O.
+
+    Args:
+        context: of the process.
+        settings: `[weights]`.
+        redis: holds the directory; None: manifests alone say where chunks are.
+    """
+
+    def __init__(self, context: StageContext, settings: WeightsSettings, *, redis: RedisClient | None = None) -> None:
+        self._context = context
+        self._settings = settings
+        self._directory = PeerDirectory(redis, run=context.run.name, ttl_s=_TTL_S)
+        self._server: PeerServer | None = None
+        self._announced_s = 0.0
+        self._warning = ""
+
+    @property
+    def finished(self) -> bool:
+        """Never: it serves until it is stopped."""
+        return False
+
+    @property
+    def url(self) -> str:
+        """Base URL while it serves; empty before."""
+        return "" if self._server is None else self._server.url
+
+    def start(self, *, deadline: Deadline) -> None:  # noqa: ARG002 - the server has its own limit
+        """Serve, and say so.
+
+        Raises:
+            WeightsError: the address cannot be bound, or the folder cannot be used.
+            DeadlineExceeded: the server did not come up.
+        """
+        run, settings, metrics = self._context.run, self._settings, self._context.metrics
+        self._server = PeerServer(
+            PeerSettings(
+                store=ChunkStore(run.folder / "weights" / "learner", max_bytes=settings.store_max_bytes),
+                token=load_or_create_token(run.folder / "peer-token"),
+                host=settings.host,
+                port=settings.port,
+                advertised_url=settings.advertised_url,
+                on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
+            )
+        )
+        url = self._server.start()
+        self._context.events.enter("serving")
+        self._context.events.notice("peer_serves", details={"url": url})
+        self._announce()
+
+    def turn(self) -> None:
+        """Renew the directory entry when it is time.
+
+        Raises:
+            WeightsError: the server has stopped.
+        """
+        if self._server is None or not self._server.alive:
+            raise WeightsError("the peer server has stopped; weights of this host cannot be fetched")
+        if self._context.clock.monotonic() - self._announced_s >= _ANNOUNCE_S:
+            self._announce()
+        self._context.stop.wait(TURN_S)
+
+    def stop(self, *, deadline: Deadline) -> None:  # noqa: ARG002 - the server has its own limit
+        """Leave the directory and stop serving."""
+        if self._server is not None and self._server.alive:
+            self._directory.withdraw(self._context.instance)
+            self._server.stop()
+
+    def _announce(self) -> None:
+        self._announced_s = self._context.clock.monotonic()
+        warning = self._directory.announce(self._context.instance, PeerInfo(url=self.url))
+        if warning and warning != self._warning:
+            self._context.events.notice("redis_unavailable", details={"warning": warning})
+        self._warning = warning

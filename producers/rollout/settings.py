@@ -1,0 +1,41 @@
+"""Settings of the rollout producer: section `[rollout]` of the run file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.settings import PositiveInt, Seconds, Section
+
+
+class RolloutSettings(Section):
+    """`[rollout]`."""
+
+    replicas: PositiveInt = Field(default=1, description="Rollout processes that `rlweave up` starts.")
+    engine: str = Field(
+        default="torch",
+        description="torch, an entry point of group rlweave.engines, module:attr or file.py:attr; scripted: for tests.",
+    )
+    max_sequences: PositiveInt = Field(default=512, description="Sequences the engine holds at once.")
+    max_prompts_in_flight: PositiveInt = Field(
+        default=256, description="Prompts taken and not finished; what a killed process gives back."
+    )
+    threads: PositiveInt = Field(default=1, description="Threads of the engine's computation.")
+    session_timeout_s: Seconds = Field(
+        default=10.0, description="Time after which the prompts of a silent process go to others."
+    )
+    scheduler_silence_s: Seconds = Field(
+        default=5.0, description="Time without a word of the scheduler after which weights are fetched unasked."
+    )
+    stagger_s: Seconds = Field(
+        default=0.5, description="An engine that fetches unasked first waits for a random part of this."
+    )
+    acknowledge_s: Seconds = Field(
+        default=0.2, description="Longest time between a written group and its prompt's acknowledgement."
+    )
+    flush_limit_s: Seconds = Field(default=30.0, description="Longest wait for the broker to confirm samples.")
+    fetch_retry_s: Seconds = Field(
+        default=0.5, description="Pause after a failed fetch or load; doubles each time, up to 20 times as long."
+    )
+    max_engine_failures: PositiveInt = Field(
+        default=3, description="Failures in a row, without a finished sequence, after which the process ends."
+    )

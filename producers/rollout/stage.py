@@ -1,0 +1,236 @@
+"""The rollout producer: samples prompts with an inference engine.
+
+Role: takes prompts as work, writes `samples`; reads `ledger` (skip, abort), `weights` and `commands` (versions).
+Data in and out: PromptGroup in; one Sample per member and attempt out, failures included.
+Invariants: a prompt is acknowledged only when all samples of its group are durable, or when its group has an outcome in
+the surviving history (commit rule); prompts are taken only when the engine has room, which is what spreads the load;
+no prompt is taken before a published version of the surviving history, within the staleness bound, is loaded and
+verified (promise 9).
+Failure: whatever ends the process, prompts in flight are not acknowledged and go to another one.
+
+| phase | waits for | unblocked by |
+| --- | --- | --- |
+| waiting_for_weights | a version to serve | learner, peers, scheduler |
+| waiting_for_prompts | prompts | prompt producer |
+| generating | - | - |
+| swapping | - (the load) | - |
+
+A partition that is revoked: its prompts in flight are finished and written, and never committed here.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+
+from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.redis_client import RedisClient
+from pipeline.settings import ModelSettings, WeightsSettings
+from pipeline.stage import StageContext
+from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.directory import PeerDirectory
+from pipeline.weights.tokens import load_or_create_token
+from producers.control import Control
+from producers.rollout.chooser import VersionChooser
+from producers.rollout.generator import Generator
+from producers.rollout.output import SampleOutput
+from producers.rollout.settings import RolloutSettings
+from producers.rollout.staging import Staging
+from producers.rollout.weights import WeightSync
+from schemas.records import PromptGroup
+from topics.catalog import PROMPTS
+from topics.clock import Deadline
+from topics.log import Envelope, ReaderSettings, Writer, WriterSettings
+from topics.queue import WorkQueue
+
+_KEEP_MEMBERSHIP_S = 0.5  # between polls of the queue while nothing may be taken
+_IDLE_S = 0.05  # longest wait of an idle turn: how late a staged version may be loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSetup:
+    """What a rollout producer is made from."""
+
+    rollout: RolloutSettings
+    model: ModelSettings
+    weights: WeightsSettings
+    slot: int = 0  # number of this process among the replicas of its host; names its chunk store
+    redis: RedisClient | None = None
+    backend: Backend | None = None  # given: used in place of `rollout.engine`
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What exists once the stage has started."""
+
+    backend: Backend
+    writer: Writer
+    queue: WorkQueue
+    generator: Generator[Envelope]
+    output: SampleOutput
+    weights: WeightSync
+
+
+class RolloutStage:
+    """See the module. Constructing it does no I/O."""
+
+    def __init__(self, context: StageContext, setup: RolloutSetup) -> None:
+        self._context = context
+        self._setup = setup
+        self._settings = setup.rollout
+        self._control = Control(context, target="rollout")
+        self._parts: _Parts | None = None
+        self._polled_s = context.clock.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        """Never: more prompts may come until the run ends."""
+        return False
+
+    def start(self, *, deadline: Deadline) -> None:
+        """1. read the control topics; 2. open the engine, cold; 3. join the group of rollout producers.
+
+        Raises:
+            EngineError, PluginError: the engine cannot be opened.
+            WeightsError: the run's folder cannot be used.
+            LogError, DeadlineExceeded: the broker failed or is too slow.
+        """
+        context, settings = self._context, self._settings
+        context.events.enter("waiting_for_weights")
+        self._control.start(deadline=deadline)
+        backend = self._open_backend()
+        queue = WorkQueue.open(
+            context.log,
+            ReaderSettings(
+                topics=(PROMPTS,),
+                assign="group",
+                group=f"rlweave.{context.run.name}.rollout",
+                session_timeout_s=settings.session_timeout_s,
+            ),
+            hooks=context.hooks(),
+            max_in_flight=settings.max_prompts_in_flight,
+            clock=context.clock,
+        )
+        writer = context.log.writer(WriterSettings())
+        self._parts = _Parts(
+            backend=backend,
+            writer=writer,
+            queue=queue,
+            generator=Generator(backend.engine, context=context, max_failures=settings.max_engine_failures),
+            output=SampleOutput(writer, queue=queue, context=context, settings=settings),
+            weights=self._weight_sync(backend),
+        )
+
+    def turn(self) -> None:
+        """Weights, then prompts, then one decode step, then acknowledgements."""
+        parts = self._started()
+        self._drop_closed(parts)
+        parts.weights.advance()
+        self._take(parts)
+        for finished in parts.generator.advance():
+            parts.output.write(finished)
+        parts.output.settle(now=parts.generator.num_groups == 0)
+        self._report(parts)
+
+    def stop(self, *, deadline: Deadline) -> None:
+        """Take no more and finish nothing: confirm and acknowledge what is written, and leave the rest to others."""
+        parts = self._parts
+        if parts is None:
+            self._control.close()
+            return
+        self._parts = None
+        with ExitStack() as leaving:  # each step is taken whatever happened in the one before; the last one first
+            leaving.callback(parts.backend.engine.close)
+            leaving.callback(parts.weights.close)
+            leaving.callback(self._control.close)
+            leaving.callback(parts.writer.close, deadline=deadline)
+            leaving.callback(parts.queue.close)
+            parts.output.settle(now=True)
+
+    def _started(self) -> _Parts:
+        if self._parts is None:
+            raise RuntimeError("a stage is started before its first turn")
+        return self._parts
+
+    def _open_backend(self) -> Backend:
+        if self._setup.backend is not None:
+            return self._setup.backend
+        settings = BackendSettings(
+            model=self._setup.model,
+            max_sequences=self._settings.max_sequences,
+            num_threads=self._settings.threads,
+        )
+        return open_backend(self._settings.engine, settings)
+
+    def _weight_sync(self, backend: Backend) -> WeightSync:
+        context, weights = self._context, self._setup.weights
+        folder = context.run.folder
+        chooser = VersionChooser(
+            self._control,
+            run=context.run,
+            settings=self._settings,
+            clock=context.clock,
+            rng=Random(context.instance),  # noqa: S311 - spreads load, guards nothing
+        )
+        staging = Staging(
+            ChunkStore(folder / "weights" / f"rollout-{self._setup.slot}", max_bytes=weights.store_max_bytes),
+            decode=backend.decode,
+            directory=PeerDirectory(self._setup.redis, run=context.run.name),
+            token=load_or_create_token(folder / "peer-token"),
+            settings=weights,
+        )
+        return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)
+
+    def _drop_closed(self, parts: _Parts) -> None:
+        """Abort groups that got their outcome while they were in flight."""
+        for outcome in self._control.poll(wait_s=0.0):
+            if parts.generator.holds(outcome.group) and self._control.ledger.is_closed(outcome.group):
+                self._skip(parts, parts.generator.drop(outcome.group))
+
+    def _take(self, parts: _Parts) -> None:
+        """Pull as many prompts as the engine has room for; wait for some only when there is nothing else to do."""
+        idle = parts.generator.num_groups == 0
+        ready = parts.weights.may_take_prompts and not self._control.commands.draining
+        num_wanted = self._room(parts) if ready else 0
+        phase = "waiting_for_prompts" if ready else "waiting_for_weights"
+        self._context.events.enter("generating" if not idle else phase)
+        wait_s = _IDLE_S if idle and ready else 0.0
+        if num_wanted == 0 and not self._must_poll():
+            if idle:  # nothing is in flight that an outcome could concern
+                self._control.poll(wait_s=_IDLE_S)
+            return
+        self._polled_s = self._context.clock.monotonic()
+        deadline = Deadline.after(wait_s, clock=self._context.clock)
+        for envelope in parts.queue.take(num_wanted, deadline=deadline):
+            self._begin(parts, envelope)
+
+    def _room(self, parts: _Parts) -> int:
+        """Prompts to take: whole groups that fit the free slots, and one more when any slot would stay empty."""
+        free = parts.generator.num_free_slots
+        return min(parts.queue.num_free, -(-free // self._context.run.group_size))
+
+    def _must_poll(self) -> bool:
+        return self._context.clock.monotonic() - self._polled_s >= _KEEP_MEMBERSHIP_S
+
+    def _begin(self, parts: _Parts, envelope: Envelope) -> None:
+        prompt = envelope.record
+        if not isinstance(prompt, PromptGroup) or self._control.ledger.is_closed(prompt.group):
+            self._skip(parts, envelope)
+            return
+        if parts.generator.holds(prompt.group):  # delivered again after a rebalance: go on with the attempt in hand
+            parts.queue.done(parts.generator.renew(prompt.group, envelope))
+            return
+        finished = parts.generator.add(prompt, ticket=envelope)
+        if finished is not None:
+            parts.output.write(finished)
+
+    def _skip(self, parts: _Parts, envelope: Envelope) -> None:
+        parts.queue.done(envelope)
+        self._context.metrics.count("groups_skipped")
+
+    def _report(self, parts: _Parts) -> None:
+        metrics, engine = self._context.metrics, parts.backend.engine
+        metrics.gauge("free_slots", engine.num_free_slots)
+        metrics.gauge("running_sequences", engine.num_running)
+        metrics.gauge("prompts_in_flight", parts.queue.num_in_flight)
