@@ -20,7 +20,8 @@ from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_file import RunFile, save_run_file
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import open_log, programs, reward_group
+from consumers.rewards.settings import group_id
+from ops.wiring import open_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import load_or_create_token
 from topics.catalog import SAMPLES
@@ -79,7 +80,7 @@ def _stop_on_signals() -> StopSignal:
 
 def _drained(admin: Admin, run_file: RunFile) -> Callable[[], bool]:
     """Whether every reward consumer has committed all samples; unknown lag counts as not."""
-    groups = [reward_group(run_file.run.name, name) for name in run_file.rewards]
+    groups = [group_id(run_file.run.name, name, settings) for name, settings in run_file.rewards.items()]
 
     def drained() -> bool:
         return all(lag.lag_records == 0 for group in groups for lag in admin.lag(group, [SAMPLES]))

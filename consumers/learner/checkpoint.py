@@ -130,7 +130,9 @@ def load(path: Path) -> Snapshot:
         _check_manifest(path, manifest)
         state = LearnerState(**orjson.loads((path / "state.json").read_bytes()))
         return Snapshot(
-            state=state, model=load_file(path / "model.safetensors"), optimizer=load_file(path / "optimizer.safetensors")
+            state=state,
+            model=load_file(path / "model.safetensors"),
+            optimizer=load_file(path / "optimizer.safetensors"),
         )
     except (OSError, orjson.JSONDecodeError, SafetensorError, TypeError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error

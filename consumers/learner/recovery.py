@@ -1,0 +1,129 @@
+"""From a checkpoint to a learner that can go on, and back.
+
+Role: restores model, optimizer and generator, and says where in the log and in history the learner stands.
+Data in: the checkpoint folder and the `weights` topic. Data out: `Recovered`; `snapshot_of` is the way back.
+Invariants: without a checkpoint everything starts at zero; positions of a topic that was recreated since are not used,
+its records are read from the earliest one instead, and a notice says so.
+Failure: `CheckpointError` when there are checkpoints but none is whole, or the model is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.learner import checkpoint
+from consumers.learner.trainer import Trainer
+from pipeline.engines.model_dir import named_state
+from pipeline.history import ClosedSet
+from pipeline.stage import StageContext
+from schemas.errors import CheckpointError
+from schemas.records import Manifest
+from topics.catalog import WEIGHTS
+from topics.clock import Deadline
+from topics.log import ReaderSettings, TopicPartition
+
+READ_LIMIT_S = 60.0
+_GENERATOR = "generator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """Where a learner starts."""
+
+    lineage: int  # of the checkpoint; 0: there was none
+    step: int
+    closed: ClosedSet
+    positions: Mapping[TopicPartition, int]
+    num_cloning_steps: int
+    first_anchor: str
+    listed: list[Manifest]  # versions on the `weights` topic that have no tombstone
+
+
+def recover(context: StageContext, *, trainer: Trainer, folder: Path) -> Recovered:
+    """Restore `trainer` from the newest whole checkpoint, if there is one.
+
+    Raises:
+        CheckpointError: none is whole, or it belongs to another model.
+    """
+    listed = listed_manifests(context)
+    restored = checkpoint.newest_valid(folder)
+    if restored is None:
+        return Recovered(
+            lineage=0, step=0, closed=ClosedSet(), positions={}, num_cloning_steps=0, first_anchor="", listed=listed
+        )
+    for why in restored.skipped:
+        context.events.notice("checkpoint_skipped", details={"why": why})
+    _load(trainer, restored.snapshot)
+    state = restored.snapshot.state
+    context.events.notice("restored", details={"path": str(restored.path)}, lineage=state.lineage, step=state.step)
+    return Recovered(
+        lineage=state.lineage,
+        step=state.step,
+        closed=ClosedSet.from_json(state.closed),
+        positions=_positions(context, state),
+        num_cloning_steps=state.num_cloning_steps,
+        first_anchor=state.first_anchor,
+        listed=listed,
+    )
+
+
+def snapshot_of(trainer: Trainer, *, state: checkpoint.LearnerState) -> checkpoint.Snapshot:
+    """The checkpoint content of `trainer` now."""
+    own, _ = named_state(trainer.model)
+    optimizer = checkpoint.optimizer_tensors(trainer.optimizer)
+    return checkpoint.Snapshot(
+        state=state, model=own, optimizer={**optimizer, _GENERATOR: trainer.generator.get_state()}
+    )
+
+
+def listed_manifests(context: StageContext) -> list[Manifest]:
+    """Manifests on the `weights` topic without a tombstone, in version order."""
+    reader = context.log.reader(ReaderSettings(topics=(WEIGHTS,)), hooks=context.hooks())
+    found: dict[bytes, Manifest] = {}
+    try:
+        deadline = Deadline.after(READ_LIMIT_S, clock=context.clock)
+        ends = reader.end_positions()
+        while any(reader.positions().get(part, 0) < end for part, end in ends.items()):
+            deadline.check("the weights topic to be read to its end")
+            for envelope in reader.poll(500, deadline=Deadline.after(0.5, clock=context.clock)):
+                key = envelope.key if envelope.key is not None else b""
+                if isinstance(envelope.record, Manifest):
+                    found[key] = envelope.record
+                else:
+                    found.pop(key, None)
+    finally:
+        reader.close()
+    return sorted(found.values(), key=lambda manifest: manifest.version)
+
+
+def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
+    own, _ = named_state(trainer.model)
+    saved = snapshot.model
+    if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):
+        differing = sorted(own.keys() ^ saved.keys()) or [n for n in own if own[n].shape != saved[n].shape]
+        raise CheckpointError(
+            f"the checkpoint belongs to another model: {', '.join(differing[:3])} differ",
+            hint="set model.path to the model this run began with, or start a run of another name",
+        )
+    for name, tensor in own.items():
+        tensor.data.copy_(saved[name])
+    optimizer = dict(snapshot.optimizer)
+    trainer.generator.set_state(optimizer.pop(_GENERATOR))
+    checkpoint.restore_optimizer(trainer.optimizer, optimizer)
+
+
+def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[TopicPartition, int]:
+    ids = context.log.admin().topic_ids()
+    positions: dict[TopicPartition, int] = {}
+    recreated: set[str] = set()
+    for name, offset in state.positions.items():
+        topic, _, partition = name.rpartition("/")
+        if ids.get(topic) != state.topic_ids.get(topic):
+            recreated.add(topic)
+        else:
+            positions[topic, int(partition)] = offset
+    for topic in sorted(recreated):
+        context.events.notice("topic_recreated", details={"topic": topic, "now": ids.get(topic, "absent")})
+    return positions

@@ -1,0 +1,80 @@
+"""`rlweave up` and `rlweave run STAGE`."""
+
+# ruff: noqa: PLC0415 - commands import what they call when they are called, so help stays quick
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+
+config_option = click.option(
+    "--config", "-c", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Run file (TOML)."
+)
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."
+)
+state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".rlweave"),
+    show_default=True,
+    help="Folder of the local services.",
+)
+
+
+@click.command()
+@config_option
+@set_option
+@state_dir_option
+@click.option("--quiet", is_flag=True, help="Print only what went wrong.")
+@click.option("--check", "check_only", is_flag=True, help="Check the settings and start nothing.")
+def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool, check_only: bool) -> int:
+    """Start every stage of a run on this machine and keep them running until the learner is done.
+
+    Ends with 0 when the run is complete or was stopped in order, else with the code of the stage that ended it.
+    """
+    from ops.launch import launch
+    from ops.run_checks import check_run
+    from ops.run_file import load_run_file
+
+    run_file = load_run_file(config, overrides=overrides)
+    if check_only:
+        for warning in check_run(run_file):
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
+        return 0
+    return launch(run_file, state_dir=state_dir, quiet=quiet)
+
+
+@click.command()
+@click.argument("stage", type=click.Choice(STAGES))
+@config_option
+@set_option
+@state_dir_option
+@click.option("--slot", type=click.IntRange(min=0), default=0, show_default=True, help="Which replica of the stage.")
+@click.option("--name", help="reward: name of the reward, in the run file or new.")
+@click.option("--plugin", help="reward: plug-in of a new reward: a built-in name, module:attr or file.py:attr.")
+@click.option("--shadow", is_flag=True, help="reward: score without entering the training signal.")
+def run(  # noqa: PLR0913 - one parameter per option
+    stage: str,
+    *,
+    config: Path,
+    overrides: tuple[str, ...],
+    state_dir: Path,
+    slot: int,
+    name: str | None,
+    plugin: str | None,
+    shadow: bool,
+) -> int:
+    """Run one stage of a run in this process.
+
+    The run file is the TOML file of the run, or the settings.json in the run's folder. A reward that the run file does
+    not name can join a live run: give --name, --plugin and --shadow.
+    """
+    from ops.run_stage import StageRequest, run_one
+
+    request = StageRequest(stage=stage, slot=slot, reward=name, plugin=plugin, shadow=shadow)
+    return run_one(request, config=config, overrides=overrides, state_dir=state_dir)

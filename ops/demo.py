@@ -1,0 +1,64 @@
+"""The demo: prepares a run of its own, launches it, audits it, reports on it.
+
+Order: (1) settings; (2) services; (3) remains of an earlier demo go; (4) a tiny model; (5) the run; (6) audit;
+(7) summary and report.
+Failure: the exit code is that of the step that failed; what the run wrote stays for a look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import click
+
+from ops.addresses import resolve
+from ops.audit.run import audit_run
+from ops.launch import launch
+from ops.report.write import write_report
+from ops.run_file import RunFile, load_run_file
+from ops.runs import delete_run
+from ops.wiring import open_log
+from pipeline.engines.tiny import make_tiny_model
+from pipeline.exit_codes import ExitCode
+
+CONTEXT_TOKENS = 32
+
+
+def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: bool) -> int:
+    """Run the demo; returns the exit code.
+
+    Raises:
+        RlweaveError: a step before the run itself failed.
+    """
+    with as_file(files("ops") / "demo.toml") as path:  # (1)
+        run_file = load_run_file(path, overrides=[f'rollout.engine="{engine}"', *overrides])
+    began_s = time.monotonic()
+    click.echo("services: starting Kafka and Valkey if they do not run")
+    run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
+    delete_run(run_file.run.name, log=open_log(run_file), folder=run_file.run.folder)  # (3)
+    make_tiny_model(run_file.model.path, seed=run_file.run.seed, context_tokens=CONTEXT_TOKENS)  # (4)
+    click.echo(f"run {run_file.run.name}: {run_file.run.max_steps} steps; set-up took {_since(began_s)}")
+    run_began_s = time.monotonic()
+    code = launch(run_file, state_dir=state_dir, quiet=quiet)  # (5)
+    wall_s = time.monotonic() - run_began_s
+    if code != ExitCode.OK:
+        click.echo(f"error: the run ended with code {code}; its logs are in {run_file.run.folder / 'logs'}", err=True)
+        return code
+    return _conclude(run_file, wall_s=wall_s)
+
+
+def _conclude(run_file: RunFile, *, wall_s: float) -> int:
+    log = open_log(run_file)
+    audit = audit_run(log, run_file=run_file)  # (6)
+    click.echo(audit.text())
+    summary = write_report(log, run_file=run_file, audit=audit, wall_s=wall_s)  # (7)
+    click.echo(summary.text())
+    click.echo(f"report: {run_file.run.folder / 'report.html'}")
+    return int(ExitCode.OK if audit.balanced else ExitCode.UNACCOUNTED)
+
+
+def _since(began_s: float) -> str:
+    return f"{time.monotonic() - began_s:.1f} s"

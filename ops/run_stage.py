@@ -1,0 +1,99 @@
+"""Runs one stage in this process: settings, addresses, context, stage, loop.
+
+Failure: named errors go to the command line; a stage's own errors are handled by the run loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.rewards.settings import RewardSettings
+from ops.addresses import resolve
+from ops.run_file import RunFile, load_run_file, load_saved
+from ops.supervisor.processes import PARENT_VARIABLE
+from ops.wiring import StageChoice, build_stage, open_log
+from pipeline.stage import StageContext, make_context, run_stage
+from schemas.errors import SettingsError
+
+_PARENT_POLL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRequest:
+    """What the command line asked for."""
+
+    stage: str
+    slot: int
+    reward: str | None
+    plugin: str | None
+    shadow: bool
+
+
+def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path) -> int:
+    """Run the stage to its end; returns the exit code.
+
+    Raises:
+        SettingsError: the run file, or the combination of options, is wrong.
+        LogUnavailable: no broker answers.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
+    run_file, reward = _with_reward(run_file, request)
+    run_file = resolve(run_file, state_dir=state_dir, start=False)
+    context = make_context(open_log(run_file), run=run_file.run, stage=request.stage)
+    if run_file.run.metrics_port is not None:
+        port = context.metrics.expose(run_file.run.metrics_port)
+        logging.getLogger(__name__).info("metrics on http://127.0.0.1:%d/metrics", port)
+    _stop_with_supervisor(context)
+    stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    return int(run_stage(stage, context))
+
+
+def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str | None]:
+    """The run file with the reward of the command line in it, and the name of the reward to run."""
+    if request.stage != "reward":
+        if request.plugin is not None or request.shadow or request.reward is not None:
+            raise SettingsError("--name, --plugin and --shadow belong to the stage reward")
+        return run_file, None
+    name = request.reward
+    if name is None and len(run_file.rewards) == 1 and request.plugin is None:
+        name = next(iter(run_file.rewards))
+    if name is None:
+        raise SettingsError(
+            "which reward is to run is not said", hint=f"give --name; the run file has: {', '.join(run_file.rewards)}"
+        )
+    if request.plugin is None:
+        if name not in run_file.rewards:
+            raise SettingsError(
+                f"reward {name!r} is not in the run file",
+                hint=f"it has: {', '.join(run_file.rewards)}; a new one needs --plugin",
+            )
+        return run_file, name
+    if not request.shadow:
+        raise SettingsError(
+            f"reward {name!r} joins from the command line, so the learner does not know its weight",
+            hint="add --shadow to score beside the training signal, or put it into the run file and start the run anew",
+        )
+    if name in run_file.rewards:
+        raise SettingsError(f"reward {name!r} is in the run file already", hint="choose another --name")
+    added = {**run_file.rewards, name: RewardSettings(plugin=request.plugin, weight=0.0)}
+    return run_file.model_copy(update={"rewards": added}), name
+
+
+def _stop_with_supervisor(context: StageContext) -> None:
+    """Stop when the supervisor that started this process is gone, so that nothing is left behind."""
+    text = os.environ.get(PARENT_VARIABLE, "")
+    if not text.isdigit() or int(text) != os.getppid():
+        return
+
+    def watch() -> None:
+        while not context.stop.wait(_PARENT_POLL_S):
+            if os.getppid() != int(text):
+                context.stop.request("the supervisor is gone")
+
+    threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()

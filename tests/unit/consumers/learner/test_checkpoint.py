@@ -1,0 +1,167 @@
+"""Checkpoints are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from consumers.learner.checkpoint import (
+    LearnerState,
+    Snapshot,
+    newest_valid,
+    optimizer_tensors,
+    restore_optimizer,
+    save,
+    versions,
+)
+from pipeline.history import ClosedSet
+from schemas.errors import CheckpointError
+
+
+def snapshot(step: int, *, lineage: int = 1) -> Snapshot:
+    state = LearnerState(
+        lineage=lineage,
+        step=step,
+        positions={"samples/0": 100 + step},
+        topic_ids={"samples": "abc"},
+        closed=ClosedSet(range(step)).to_json(),
+        num_cloning_steps=3,
+        threads=1,
+        first_anchor="d" * 64,
+    )
+    weights = torch.full((4, 3), float(step))
+    return Snapshot(state=state, model={"w": weights}, optimizer={"generator": torch.Generator().get_state()})
+
+
+def newest(folder: Path) -> Snapshot:
+    restored = newest_valid(folder)
+    assert restored is not None
+    return restored.snapshot
+
+
+def test_what_is_saved_is_restored(tmp_path: Path) -> None:
+    saved = snapshot(7)
+    save(tmp_path, saved, keep=2)
+    found = newest(tmp_path)
+    assert found.state == saved.state
+    assert torch.equal(found.model["w"], saved.model["w"])
+    assert torch.equal(found.optimizer["generator"], saved.optimizer["generator"])
+
+
+def test_none_is_told_apart_from_broken(tmp_path: Path) -> None:
+    assert newest_valid(tmp_path / "absent") is None
+    path = save(tmp_path, snapshot(1), keep=2)
+    (path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        newest_valid(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty_manifest"])
+def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
+    save(tmp_path, snapshot(1), keep=5)
+    path = save(tmp_path, snapshot(2), keep=5)
+    weights = path / "model.safetensors"
+    content = weights.read_bytes()
+    if damage == "truncate":
+        weights.write_bytes(content[:-5])
+    elif damage == "flip":
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "remove":
+        weights.unlink()
+    else:
+        (path / "manifest.json").write_bytes(b"")
+    restored = newest_valid(tmp_path)
+    assert restored is not None
+    assert restored.snapshot.state.step == 1
+    assert len(restored.skipped) == 1
+    assert "1.2" in restored.skipped[0]
+
+
+def test_a_higher_lineage_wins_over_a_higher_step(tmp_path: Path) -> None:
+    save(tmp_path, snapshot(9, lineage=1), keep=5)
+    save(tmp_path, snapshot(4, lineage=2), keep=5)
+    assert (newest(tmp_path).state.lineage, newest(tmp_path).state.step) == (2, 4)
+
+
+def test_retention_keeps_the_newest(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        save(tmp_path, snapshot(step), keep=2)
+    assert [version.step for version in versions(tmp_path)] == [5, 4]
+
+
+def test_a_full_disk_leaves_the_earlier_ones_and_no_remains(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+    try:
+        save(folder, snapshot(1), keep=5)
+        large = replace(snapshot(2), model={"w": torch.zeros(64_000)})
+        with pytest.raises(CheckpointError, match=r"1\.2"):
+            save(folder, large, keep=5)
+        assert newest(folder).state.step == 1
+        assert [path.name for path in folder.iterdir()] == ["1.1"]
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_remains_of_a_killed_save_are_removed_and_not_restored(tmp_path: Path) -> None:
+    save(tmp_path, snapshot(1), keep=5)
+    remains = tmp_path / ".tmp-1.2-123"
+    remains.mkdir()
+    (remains / "model.safetensors").write_bytes(b"half")
+    assert newest(tmp_path).state.step == 1
+    assert not remains.exists()
+
+
+def test_optimizer_state_survives_exactly() -> None:
+    first = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(first.parameters(), lr=0.1)
+    first(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    second = torch.nn.Linear(3, 2)
+    second.load_state_dict(first.state_dict())
+    other = torch.optim.AdamW(second.parameters(), lr=0.1)
+    restore_optimizer(other, optimizer_tensors(optimizer))
+    for model, rule in ((first, optimizer), (second, other)):
+        rule.zero_grad()
+        model(torch.full((1, 3), 2.0)).sum().backward()
+        rule.step()
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(first.bias, second.bias)
+
+
+def test_optimizer_state_of_another_model_is_refused() -> None:
+    optimizer = torch.optim.AdamW(torch.nn.Linear(3, 2).parameters())
+    with pytest.raises(CheckpointError, match="shape"):
+        restore_optimizer(optimizer, {"exp_avg.0": torch.zeros(5, 5)})
+    with pytest.raises(CheckpointError, match="does not belong"):
+        restore_optimizer(optimizer, {"exp_avg.9": torch.zeros(2, 3)})
+
+
+def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, snapshot(1), keep=3)
+    random = Random(5)
+    for _ in range(20):
+        before = newest(tmp_path).state.step
+        child = os.fork()
+        if child == 0:
+            for step in range(before + 1, before + 1000):
+                save(tmp_path, snapshot(step), keep=3)
+            os._exit(0)
+        time.sleep(random.uniform(0.0, 0.03))  # the moment itself is what varies; nothing waits for a state
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = newest(tmp_path)
+        assert found.state.step >= before
+        assert found.model["w"][0, 0].item() == found.state.step
+        assert ClosedSet.from_json(found.state.closed) == ClosedSet(range(found.state.step))
