@@ -105,6 +105,14 @@ class Metrics:
             raise TypeError(f"{name} is not a gauge")
         metric.labels(**self._common, **labels).set(value)
 
+    def absent(self, name: str, **labels: str) -> None:
+        """Take a gauge away: its value is unknown, which is not 0."""
+        metric = self._metric(name)
+        if not isinstance(metric, Gauge):
+            raise TypeError(f"{name} is not a gauge")
+        values = self._common | labels
+        metric.remove(*(values[label] for label in (*self._common, *_BY_NAME[name].labels)))
+
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add an observation to a histogram; below 0 counts as 0 and as a clock skew (promise 13)."""
         metric = self._metric(name)

@@ -1,0 +1,223 @@
+"""The scheduler: watches events, weights and lag, and commands what the policy decides.
+
+    events (from now on), weights, lag -> Signals -> Snapshot -> decide -> Commands, in one transaction
+
+Role: one live process per run. It starts nothing and stops nothing itself.
+Data in and out: StageEvent, Manifest and lag in; Command records out.
+Invariants: commands are written in transactions of `rlweave.<run>.scheduler`, so a successor fences its predecessor
+(promise 5), and only then reads what stands; its epoch is one above every epoch on the topic, `seq` is dense in it. A
+decision follows every manifest and every event of the learner at once, and comes at least every `interval_s`.
+Failure: `Fenced` when a newer one took over; a commit with an unknown result ends the process, the next one reads back
+what happened. While it is away engines help themselves (design, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from consumers.scheduler.lag_watch import LagWatch
+from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
+from consumers.scheduler.settings import SchedulerSettings
+from consumers.scheduler.signals import Signals
+from consumers.scheduler.standing import StandingCommands
+from pipeline.plugins import load_plugin
+from pipeline.stage import TURN_S, StageContext
+from schemas.errors import PluginError
+from schemas.records import Command, Manifest, StageEvent, Version
+from topics.catalog import COMMANDS, EVENTS, SAMPLES, WEIGHTS, Topic
+from topics.clock import Deadline
+from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer, WriterSettings
+
+_WRITE_S = 10.0  # longest wait for the commands of one decision
+_MAX_RECORDS = 500  # of one poll
+_IDLE_POLL_S = 0.05
+
+
+class SchedulerStage:
+    """See the module."""
+
+    finished = False  # it serves until it is told to stop
+
+    def __init__(self, context: StageContext, *, settings: SchedulerSettings, policy: Policy | None = None) -> None:
+        self._context = context
+        self._settings = settings
+        self._policy = policy
+        self._signals = Signals(began_s=context.clock.monotonic())
+        self._commands = StandingCommands(run=context.run.name)
+        self._decided_s: float | None = None
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._lag: LagWatch
+
+    def start(self, *, deadline: Deadline) -> None:
+        """Fence the predecessor, then read what stands.
+
+        Raises:
+            PluginError: the policy does not exist.
+            DeadlineExceeded: the commands or manifests could not be read in time.
+        """
+        context, settings = self._context, self._settings
+        if self._policy is None:
+            self._policy = load_policy(settings.policy)
+        self._writer = context.log.writer(
+            WriterSettings(transactional_id=f"rlweave.{context.run.name}.scheduler", linger_ms=0.0)
+        )
+        self._writer.start(deadline=deadline)
+        self._read_commands(deadline=deadline)
+        self._signals = Signals(began_s=context.clock.monotonic())
+        self._reader = self._open_reader(deadline=deadline)
+        self._lag = LagWatch(
+            context.log.admin(),
+            clock=context.clock,
+            interval_s=settings.lag_interval_s,
+            max_age_s=settings.lag_max_age_s,
+        )
+        context.events.enter("watching")
+        context.events.notice("epoch", epoch=self._commands.epoch)
+
+    def turn(self) -> None:
+        """Wait for something to happen, at most until the next decision is due; decide if it is."""
+        if self._reader is None:
+            raise RuntimeError("a turn before the start")
+        urgent = self._fold(self._reader.poll(_MAX_RECORDS, deadline=self._after(self._wait_s())))
+        self._watch_lag()
+        if urgent or self._wait_s() <= 0:
+            self._decide()
+
+    def stop(self, *, deadline: Deadline) -> None:
+        """Leave. What was commanded stands."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.close(deadline=deadline)
+
+    def _after(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, clock=self._context.clock)
+
+    def _wait_s(self) -> float:
+        """Seconds until a decision is due."""
+        if self._decided_s is None:
+            return 0.0
+        now_s, settings = self._context.clock.monotonic(), self._settings
+        due_s = self._decided_s + min(settings.interval_s, settings.heartbeat_s)
+        heartbeat_s = self._commands.standing.heartbeat_s
+        if heartbeat_s is not None:
+            due_s = min(due_s, max(heartbeat_s + settings.heartbeat_s, self._decided_s))
+        return max(0.0, min(due_s - now_s, TURN_S))
+
+    def _read_commands(self, *, deadline: Deadline) -> None:
+        reader = self._context.log.reader(ReaderSettings(topics=(COMMANDS,)), hooks=self._context.hooks())
+        try:
+            for envelope in _to_end(reader, deadline=deadline, what="the commands in force"):
+                if isinstance(envelope.record, Command):
+                    self._commands.add(envelope.record)
+        finally:
+            reader.close()
+
+    def _open_reader(self, *, deadline: Deadline) -> Reader:
+        """One reader for both topics: weights from the first manifest, events from now on."""
+        retained = self._context.log.admin().describe()
+        positions: dict[TopicPartition, int] = {(EVENTS.name, 0): retained[EVENTS.name][0][1]}
+        settings = ReaderSettings(topics=(EVENTS, WEIGHTS), start="earliest", positions=positions)
+        reader = self._context.log.reader(settings, hooks=self._context.hooks())
+        self._fold(_to_end(reader, deadline=deadline, what="the manifests"))
+        return reader
+
+    def _fold(self, envelopes: Sequence[Envelope]) -> bool:
+        """Take records in; True when one of them calls for a decision at once."""
+        urgent = False
+        now_s = self._context.clock.monotonic()
+        for envelope in envelopes:
+            record = envelope.record
+            if envelope.topic == WEIGHTS.name:
+                self._fold_manifest(envelope)
+                urgent = True
+            elif isinstance(record, StageEvent):
+                self._signals.add_event(record, now_s=now_s)
+                urgent = urgent or _is_urgent(record)
+        for gone in self._signals.forget_silent(now_s=now_s, after_s=self._settings.forget_s):
+            self._context.events.notice("instance_gone", details={"instance": gone}, silent_s=self._settings.forget_s)
+        return urgent
+
+    def _fold_manifest(self, envelope: Envelope) -> None:
+        if isinstance(envelope.record, Manifest):
+            self._signals.add_manifest(envelope.record.version)
+        elif envelope.key is not None and (version := version_of_key(envelope.key)) is not None:
+            self._signals.prune_manifest(version)
+
+    def _watch_lag(self) -> None:
+        wanted: list[tuple[str, Topic]] = [(group, SAMPLES) for group in self._signals.reward_groups()]
+        self._lag.refresh(wanted)
+        for (group, topic), lag in self._lag.latest().items():
+            if lag is None:
+                self._context.metrics.absent("lag_records", group=group, topic=topic)
+            else:
+                self._context.metrics.gauge("lag_records", lag, group=group, topic=topic)
+
+    def _decide(self) -> None:
+        if self._policy is None or self._writer is None:
+            raise RuntimeError("a decision before the start")
+        now_s = self._context.clock.monotonic()
+        self._decided_s = now_s
+        snapshot = self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing)
+        drafts = self._policy(snapshot, self._settings)
+        if drafts:
+            self._write(self._writer, drafts)
+            for draft in drafts:
+                self._tell(draft, now_s=now_s)
+
+    def _write(self, writer: Writer, drafts: Sequence[CommandDraft]) -> None:
+        with writer.transaction(deadline=self._after(_WRITE_S)):
+            for draft in drafts:
+                writer.write(COMMANDS, self._commands.issue(draft, unix_ms=self._context.clock.unix_ms()))
+
+    def _tell(self, draft: CommandDraft, *, now_s: float) -> None:
+        self._commands.issued(draft, now_s=now_s)
+        self._context.metrics.count("commands_issued", kind=draft.kind)
+        if draft.kind != "heartbeat":
+            details = {"target": draft.target, "kind": draft.kind, "reason": draft.reason}
+            self._context.events.notice("commanded", details=details | {"version": str(draft.version)})
+
+
+def load_policy(spec: str) -> Policy:
+    """A policy by name.
+
+    Raises:
+        PluginError: it does not exist, or cannot be called.
+    """
+    found = load_plugin(spec, group=GROUP, builtins=BUILTINS)
+    if not callable(found):
+        raise PluginError(
+            f"policy {spec!r} is a {type(found).__name__}", hint="give a function (snapshot, settings) -> commands"
+        )
+    return cast("Policy", found)
+
+
+def version_of_key(key: bytes) -> Version | None:
+    """The version a key of the weights topic names (`lineage.step`); None when it names none."""
+    lineage, _, step = key.decode("ascii", errors="replace").partition(".")
+    if not (lineage.isdecimal() and step.isdecimal()):
+        return None
+    return Version(lineage=int(lineage), step=int(step))
+
+
+def _is_urgent(event: StageEvent) -> bool:
+    """Whether a decision should follow at once: a step boundary of the learner, or a breaker."""
+    if event.stage == "learner":
+        return event.kind in ("phase_began", "phase_ended")
+    return event.kind == "notice" and event.name in ("breaker_opened", "breaker_closed")
+
+
+def _to_end(reader: Reader, *, deadline: Deadline, what: str) -> list[Envelope]:
+    """Everything up to the ends as they are now.
+
+    Raises:
+        DeadlineExceeded: naming `what`.
+    """
+    ends = reader.end_positions()
+    found: list[Envelope] = []
+    while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
+        deadline.check(what)
+        found += reader.poll(_MAX_RECORDS, deadline=Deadline.after(_IDLE_POLL_S, clock=deadline.clock))
+    return found
