@@ -2,9 +2,9 @@
 
 Role: hands out records within a budget, lets them finish in any order, commits what the commit rule allows.
 Data in and out: envelopes out of `take`, back in through `done`.
-Invariants: never more than `max_in_flight` records are out; a full budget pauses partitions and loses nothing; what was
+Invariants: never more than `max_in_flight` records are out; a full budget pauses partitions and loses nothing; what is
 in flight on a revoked partition is the caller's to finish or drop, and is never committed here.
-Failure: errors of the reader; a commit refused because partitions moved on is not one, their next holder redoes the work.
+Failure: errors of the reader. A commit refused because partitions moved on is none: their next holder redoes the work.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""Fixtures shared by all tests: real services, started once and only when a test asks for them.
+
+`RLWEAVE_TEST_KAFKA` (host:port) and `RLWEAVE_TEST_REDIS` (URL) name servers that are already there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from ops.services.manager import services_down, services_up
+from ops.services.model import ServicesInfo, ServicesSettings
+from topics.clock import Deadline
+from topics.kafka import KafkaLog
+from topics.memory import MemoryLog
+
+DATA_PARTITIONS = 4
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
+    """A Kafka broker (`.kafka_bootstrap`) and a Valkey (`.redis_url`), stopped at the end of the session."""
+    settings = ServicesSettings(
+        state_dir=tmp_path_factory.mktemp("services"),
+        kafka=os.environ.get("RLWEAVE_TEST_KAFKA"),
+        redis=os.environ.get("RLWEAVE_TEST_REDIS"),
+    )
+    try:
+        yield services_up(settings)
+    finally:
+        services_down(settings)
+
+
+@pytest.fixture
+def run_name() -> str:
+    """A run of its own for each test."""
+    return f"t-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def memory_log(run_name: str) -> MemoryLog:
+    """A fresh log in memory, topics created."""
+    return MemoryLog(run=run_name, data_partitions=DATA_PARTITIONS)
+
+
+@pytest.fixture
+def kafka_log(services: ServicesInfo, run_name: str) -> Iterator[KafkaLog]:
+    """A fresh run on the real broker, topics created; deleted at the end."""
+    log = KafkaLog(services.kafka_bootstrap, run=run_name, data_partitions=DATA_PARTITIONS)
+    log.connect(deadline=Deadline.after(10))
+    log.admin().ensure_topics()
+    yield log
+    log.admin().delete_topics()
