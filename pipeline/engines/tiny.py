@@ -9,6 +9,7 @@ Failure: `EngineError` for a character set of the wrong size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,41 +30,49 @@ CHAT_TEMPLATE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TinyShape:
+    """The shape of a tiny model; 125,376 parameters with the defaults."""
+
+    hidden_size: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 32  # need not divide hidden_size
+    context_tokens: int = 64  # most prompt and completion tokens
+
+
+DEFAULT_SHAPE = TinyShape()
+
+
 def make_tiny_model(
     path: Path,
     *,
     seed: int,
-    characters: str | None = None,
-    hidden_size: int = 64,
-    num_layers: int = 2,
-    num_heads: int = 4,
-    num_kv_heads: int = 2,
-    head_dim: int = 32,
-    context_tokens: int = 64,
+    characters: str = CHARACTERS,
+    shape: TinyShape = DEFAULT_SHAPE,
 ) -> None:
-    """Write a model directory with random weights; 125,376 parameters with the defaults.
+    """Write a model directory with random weights.
 
     Args:
         path: the directory; made when absent, its files are replaced.
         seed: of the weights.
-        characters: 28 different ones; None: `CHARACTERS`.
-        hidden_size, num_layers, num_heads, num_kv_heads, head_dim: the shape; head_dim need not divide hidden_size.
-        context_tokens: most prompt and completion tokens.
+        characters: 28 different ones.
+        shape: of the model.
 
     Raises:
         EngineError: `characters` does not have 28 different ones.
     """
-    alphabet = CHARACTERS if characters is None else characters
-    tokenizer = character_tokenizer(alphabet, context_tokens=context_tokens)
+    tokenizer = character_tokenizer(characters, context_tokens=shape.context_tokens)
     config = Qwen3Config(
-        vocab_size=len(SPECIAL_TOKENS) + len(alphabet),
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=num_heads,
-        num_key_value_heads=num_kv_heads,
-        head_dim=head_dim,
-        max_position_embeddings=context_tokens,
+        vocab_size=len(SPECIAL_TOKENS) + len(characters),
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.context_tokens,
         tie_word_embeddings=True,
         pad_token_id=SPECIAL_TOKENS.index(PAD),
         bos_token_id=SPECIAL_TOKENS.index(BOS),
