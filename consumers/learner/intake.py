@@ -1,0 +1,165 @@
+"""Reads prompts, samples and rewards into the assembler.
+
+Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines.
+Data in: the three data topics, all partitions, self-assigned. Data out: records in the assembler, positions for the
+checkpoint, commits for lag.
+Invariants: truth is in the checkpoint; a failed commit only makes the lag look larger. A deadline ends a group only after
+everything that was in the log at that moment has been read, so a long step of the learner never drops samples that
+were there in time. Memory is bounded (promise 12): above `buffer_bytes` the samples are paused as long as a batch can
+be cut, and above twice that in any case.
+Failure: errors of the reader go through; records lost to retention are told by the context's hooks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from consumers.learner.assembler import Assembler
+from consumers.learner.settings import LearnerSettings
+from pipeline.stage import StageContext
+from schemas.errors import LogError
+from topics.catalog import PROMPTS, REWARDS, SAMPLES
+from topics.clock import Deadline
+from topics.log import Positions, ReaderSettings, TopicPartition
+
+TOPICS = (PROMPTS, SAMPLES, REWARDS)
+MAX_RECORDS = 1000  # of one poll batch: some ms of work
+_RESUME_SHARE = 0.9  # of buffer_bytes: reading goes on below it, so that pausing does not flutter
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Barrier:
+    """Where the log ended at some time on the deadline's clock."""
+
+    at_s: float
+    ends: Positions
+
+
+class Intake:
+    """Feeds an assembler.
+
+    Args:
+        context: of the stage.
+        assembler: is fed, and its deadlines are ended.
+        settings: `buffer_bytes`.
+        positions: where to read from, of the checkpoint; partitions without one are read from the earliest record.
+    """
+
+    def __init__(
+        self, context: StageContext, assembler: Assembler, *, settings: LearnerSettings, positions: Positions
+    ) -> None:
+        self._context = context
+        self._assembler = assembler
+        self._buffer_bytes = settings.buffer_bytes
+        self._from = dict(positions)
+        self._reader = context.log.reader(
+            ReaderSettings(
+                topics=TOPICS,
+                group=f"rlweave.{context.run.name}.learner",
+                positions=positions,
+                instance=context.instance,
+            ),
+            hooks=context.hooks(),
+        )
+        self._paused: tuple[TopicPartition, ...] = ()
+        self._barrier: _Barrier | None = None
+        self._topic_ids: dict[str, str] | None = None
+
+    def pump(self, *, deadline: Deadline) -> int:
+        """Read one poll batch and do what follows from it; gives the number of records read.
+
+        Tick the assembler before it, so that deadlines are judged by the present time.
+
+        Raises:
+            LogError: the reader failed in a way that retrying does not mend.
+        """
+        envelopes = self._reader.poll(MAX_RECORDS, deadline=deadline)
+        self._assembler.add_all(envelopes)
+        self._balance()
+        self._end_deadlines()
+        self._report(Counter([envelope.topic for envelope in envelopes]))
+        return len(envelopes)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where a restart must read from. Consistent with `Assembler.closed` when taken at the same moment."""
+        return self._assembler.positions({**self._from, **self._reader.positions()})
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Broker ids of the topics the positions belong to."""
+        if self._topic_ids is None:
+            ids = self._context.log.admin().topic_ids()
+            self._topic_ids = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
+        return self._topic_ids
+
+    def commit_for_lag(self) -> None:
+        """Commit the positions for people and the scheduler; when that fails, say so and go on."""
+        try:
+            self._reader.commit(self.positions())
+        except LogError as error:
+            self._context.events.notice("lag_commit_failed", details={"why": error.message})
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether no full batch is ready, so that only reading, or a deadline, can free the buffer."""
+        return self._assembler.num_ready < self._context.run.groups_per_step
+
+    def _balance(self) -> None:
+        """Pause or resume the samples by what is buffered."""
+        used = self._assembler.buffered_bytes
+        limit = self._buffer_bytes * (2 if self.is_starved else 1)
+        if not self._paused and used > limit:
+            self._paused = tuple(each for each in self._reader.assignment() if each[0] == SAMPLES.name)
+            self._reader.pause(self._paused)
+            self._context.metrics.count("waits_over_limit", what="buffer_bytes")
+            self._context.events.notice("buffer_full", buffered_bytes=used, limit_bytes=limit)
+        elif self._paused and used <= limit * _RESUME_SHARE:
+            self._reader.resume(self._paused)
+            self._paused = ()
+
+    def _end_deadlines(self) -> None:
+        """1. A deadline ended: note the time and the present end of the log. 2. Read on up to that end.
+        3. Close what was past its deadline at that time and is still not complete."""
+        if not self._assembler.has_expired:
+            self._barrier = None
+            return
+        if self._barrier is None:  # 1
+            self._barrier = self._new_barrier()
+        barrier = self._barrier
+        if barrier is None or not (self._is_read(barrier.ends) or (self._paused and self.is_starved)):  # 2
+            return
+        self._barrier = None
+        self._assembler.close_expired(at_s=barrier.at_s)  # 3
+
+    def _new_barrier(self) -> _Barrier | None:
+        try:
+            return _Barrier(at_s=self._assembler.ready_time_s, ends=self._reader.end_positions())
+        except LogError as error:  # the broker is away: nothing is dropped before it is known what the log holds
+            self._context.events.notice("log_ends_unknown", details={"why": error.message})
+            return None
+
+    def _is_read(self, ends: Positions) -> bool:
+        positions = self._reader.positions()
+        return all(positions.get(place, 0) >= end for place, end in ends.items())
+
+    def _report(self, num_read: Counter[str]) -> None:
+        """Metrics and notices, once per poll batch."""
+        metrics, assembler = self._context.metrics, self._assembler
+        for topic, number in num_read.items():
+            metrics.count("records_read", number, topic=topic)
+        for (name, topic), number in assembler.tally.take_counts().items():
+            if name == "id_conflicts":
+                metrics.count(name, number)
+            else:
+                metrics.count(name, number, topic=topic)
+        for notice in assembler.tally.take_notices():
+            self._context.events.notice(notice.name, details=notice.details, **notice.gauges)
+        metrics.gauge("open_groups", assembler.num_unclosed)
+        metrics.gauge("ready_groups", assembler.num_ready)
+        metrics.gauge("oldest_open_group_s", assembler.oldest_open_s)
+        metrics.gauge("buffered_bytes", assembler.buffered_bytes)
