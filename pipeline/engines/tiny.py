@@ -39,7 +39,6 @@ class TinyShape:
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32  # need not divide hidden_size
-    context_tokens: int = 64  # most prompt and completion tokens
 
 
 DEFAULT_SHAPE = TinyShape()
@@ -50,6 +49,7 @@ def make_tiny_model(
     *,
     seed: int,
     characters: str = CHARACTERS,
+    context_tokens: int = 64,
     shape: TinyShape = DEFAULT_SHAPE,
 ) -> None:
     """Write a model directory with random weights.
@@ -58,12 +58,13 @@ def make_tiny_model(
         path: the directory; made when absent, its files are replaced.
         seed: of the weights.
         characters: 28 different ones.
+        context_tokens: most prompt and completion tokens.
         shape: of the model.
 
     Raises:
         EngineError: `characters` does not have 28 different ones.
     """
-    tokenizer = character_tokenizer(characters, context_tokens=shape.context_tokens)
+    tokenizer = character_tokenizer(characters, context_tokens=context_tokens)
     config = Qwen3Config(
         vocab_size=len(SPECIAL_TOKENS) + len(characters),
         hidden_size=shape.hidden_size,
@@ -72,7 +73,7 @@ def make_tiny_model(
         num_attention_heads=shape.num_heads,
         num_key_value_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
-        max_position_embeddings=shape.context_tokens,
+        max_position_embeddings=context_tokens,
         tie_word_embeddings=True,
         pad_token_id=SPECIAL_TOKENS.index(PAD),
         bos_token_id=SPECIAL_TOKENS.index(BOS),
