@@ -143,8 +143,9 @@ class Engine(Protocol):
             state: every tensor of the model under its own name; tied names may be left out.
 
         Raises:
-            EngineError: names, shapes, dtypes or ties differ from the model's. Nothing was copied, the old version is
-                still served.
+            EngineError: names, shapes, dtypes or ties differ from the model's: nothing was copied, the old version is
+                still served. Or the copy itself failed: the engine is quarantined; held requests go on if a whole
+                `load` comes before the next `step`, else that step raises and they are lost.
         """
         ...
 

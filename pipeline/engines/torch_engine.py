@@ -125,8 +125,10 @@ class TorchEngine:
 
     def step(self) -> list[Generation]:
         """See `base.Engine.step`: one token per held sequence, the first one included in its prefill."""
-        check_ready(self._state, closed=self._closed)
         version = self._version
+        if self._held and version is None:
+            raise self._fail("the weights may be a mix of two versions", hint=RELOAD)
+        check_ready(self._state, closed=self._closed)
         if version is None:
             raise EngineError("the engine serves no version")
         done, self._aborted = self._aborted, []
@@ -170,7 +172,11 @@ class TorchEngine:
         try:
             self._weights.copy(tensors)
         except RuntimeError as error:
-            raise self._fail(f"copying version {version} failed half-way: {error}", hint=RELOAD) from error
+            # Requests in flight are kept: a whole load before the next step lets them go on, else that step fails.
+            self._state, self._version = EngineState.QUARANTINED, None
+            raise EngineError(
+                f"copying version {version} failed half-way: {error}; the engine is quarantined", hint=RELOAD
+            ) from error
         self._version = version
         self._state = EngineState.SERVING
 

@@ -344,6 +344,25 @@ def test_a_failure_inside_the_model_quarantines_until_a_whole_load(
     assert len(run(engine, [request("a", (5,))])) == 1
 
 
+def test_a_copy_that_fails_half_way_quarantines_and_the_next_step_says_what_is_lost(
+    model: PreTrainedModel, model_dir: Path
+) -> None:
+    # Elements that share memory can be read but not written, so torch refuses the copy of this tensor only.
+    model.get_submodule("model.norm").weight = torch.nn.Parameter(torch.ones(1).expand(64), requires_grad=False)
+    settings = TorchEngineSettings(model_dir=model_dir)
+    engine = TorchEngine(model, load_tokenizer(model_dir), settings=settings, version=V1)
+    engine.submit([request("a", (5,)), request("b", (6,))])
+    engine.step()
+    with pytest.raises(EngineError, match=r"copying version 1\.2 failed half-way.*the engine is quarantined"):
+        engine.load(V2, {name: tensor.clone() for name, tensor in named_state(model)[0].items()})
+    assert (engine.state, engine.version, engine.num_running) == (EngineState.QUARANTINED, None, 2)
+    with pytest.raises(EngineError, match="2 requests are lost"):
+        engine.step()
+    assert engine.num_running == 0
+    with pytest.raises(EngineError, match="quarantined"):
+        engine.step()
+
+
 @pytest.fixture
 def engine_with_model(model: PreTrainedModel, model_dir: Path) -> tuple[TorchEngine, PreTrainedModel]:
     settings = TorchEngineSettings(model_dir=model_dir)
