@@ -3,10 +3,10 @@
 Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines.
 Data in: the three data topics, all partitions, self-assigned. Data out: records in the assembler, positions for the
 checkpoint, commits for lag.
-Invariants: truth is in the checkpoint; a failed commit only makes the lag look larger. A deadline ends a group only after
-everything that was in the log at that moment has been read, so a long step of the learner never drops samples that
-were there in time. Memory is bounded (promise 12): above `buffer_bytes` the samples are paused as long as a batch can
-be cut, and above twice that in any case.
+Invariants: truth is in the checkpoint; a failed commit only makes the lag look larger. A deadline ends a group only
+after everything that was in the log at that moment has been read, so a long step of the learner never drops samples
+that were there in time. Memory is bounded (promise 12): above `buffer_bytes` the samples are paused as long as a batch
+can be cut, and above twice that in any case.
 Failure: errors of the reader go through; records lost to retention are told by the context's hooks.
 """
 
