@@ -15,12 +15,12 @@ from types import FrameType
 import click
 import orjson
 
+from consumers.rewards.settings import group_id
 from ops.addresses import resolve
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_file import RunFile, save_run_file
 from ops.supervisor.supervisor import Supervisor
-from consumers.rewards.settings import group_id
 from ops.wiring import open_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import load_or_create_token

@@ -160,7 +160,9 @@ class Progress:
         return f"[{passed_s:6.1f} s] {numbers}  {self._phases()}"
 
     def _phases(self) -> str:
-        return " ".join(f"{view.stage}:{view.phase}" for view in self._view.processes.values() if view.stage == "learner")
+        return " ".join(
+            f"{view.stage}:{view.phase}" for view in self._view.processes.values() if view.stage == "learner"
+        )
 
     def _table(self) -> Table:
         table = Table(title=f"run {self._run_file.run.name}", title_justify="left", show_header=False, box=None)

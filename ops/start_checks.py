@@ -28,7 +28,7 @@ def check_own_packages() -> None:
         if found is None or found.parent != home:
             raise SettingsError(
                 f"package {name!r} is shadowed: found {found or 'nothing'}, expected {home / name}",
-                hint="run from another directory, rename that package, or install rlweave into an environment of its own",
+                hint="run from another directory, rename that package, or use an environment of its own for rlweave",
             )
 
 

@@ -9,18 +9,20 @@
            ^ chunk store of the learner's host              v
            every stage --> events --> scheduler --> commands --> prompts, rollout
 
-| stage     | reads                             | writes                    | waits for              | unblocked by          |
-|-----------|-----------------------------------|---------------------------|------------------------|-----------------------|
-| prompts   | ledger, weights, commands, source | prompts                   | a version, credit      | learner               |
-| rollout   | prompts, ledger, weights, commands| samples                   | a version, prompts     | learner, prompts      |
-| reward    | samples                           | rewards or shadow-rewards | samples                | rollout               |
-| learner   | prompts, samples, rewards, events | ledger, weights           | a batch of groups      | rollout, reward       |
-| scheduler | events, weights, lag              | commands                  | events                 | everyone              |
-| peer      | chunk store                       | chunks over HTTP          | requests               | rollout               |
+| stage     | reads                              | writes                    | waits for          | unblocked by     |
+|-----------|------------------------------------|---------------------------|--------------------|------------------|
+| prompts   | ledger, weights, commands, source  | prompts                   | a version, credit  | learner          |
+| rollout   | prompts, ledger, weights, commands | samples                   | a version, prompts | learner, prompts |
+| reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
+| learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
+| scheduler | events, weights, lag               | commands                  | events             | everyone         |
+| peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
 
 Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
 where there is one, Redis.
 """
+
+# ruff: noqa: PLC0415 - a process imports its own stage only
 
 from __future__ import annotations
 
@@ -92,18 +94,18 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
 
 
 def _prompts(_: StageChoice, run_file: RunFile, context: StageContext, __: RedisClient | None) -> Stage:
-    from producers.prompts.stage import PromptStage
+    from producers.prompts.stage import PromptsStage
 
-    return PromptStage(context, run_file.prompts)
+    return PromptsStage(context, run_file.prompts)
 
 
 def _rollout(choice: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:
-    from producers.rollout.stage import RolloutParts, RolloutStage
+    from producers.rollout.stage import RolloutSetup, RolloutStage
 
-    parts = RolloutParts(
-        settings=run_file.rollout, model=run_file.model, weights=run_file.weights, redis=redis, slot=choice.slot
+    setup = RolloutSetup(
+        rollout=run_file.rollout, model=run_file.model, weights=run_file.weights, redis=redis, slot=choice.slot
     )
-    return RolloutStage(context, parts)
+    return RolloutStage(context, setup)
 
 
 def _reward(choice: StageChoice, run_file: RunFile, context: StageContext, _: RedisClient | None) -> Stage:
@@ -114,9 +116,9 @@ def _reward(choice: StageChoice, run_file: RunFile, context: StageContext, _: Re
 
 
 def _learner(_: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:
-    from consumers.learner.stage import LearnerParts, LearnerStage
+    from consumers.learner.stage import LearnerSetup, LearnerStage
 
-    parts = LearnerParts(
+    setup = LearnerSetup(
         settings=run_file.learner,
         model=run_file.model,
         weights=run_file.weights,
@@ -124,13 +126,13 @@ def _learner(_: StageChoice, run_file: RunFile, context: StageContext, redis: Re
         redis=redis,
         lease_s=run_file.redis.lease_s,
     )
-    return LearnerStage(context, parts)
+    return LearnerStage(context, setup)
 
 
 def _scheduler(_: StageChoice, run_file: RunFile, context: StageContext, __: RedisClient | None) -> Stage:
     from consumers.scheduler.stage import SchedulerStage
 
-    return SchedulerStage(context, run_file.scheduler)
+    return SchedulerStage(context, settings=run_file.scheduler)
 
 
 def _peer(_: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from consumers.learner.batch import Batch
 
 
-def grpo_advantages(rewards: Sequence[float], *, scale_by_std: bool = True, eps: float = 1e-6) -> np.ndarray:
+def grpo_advantages(
+    rewards: Sequence[float], *, scale_by_std: bool = True, eps: float = 1e-6
+) -> npt.NDArray[np.float64]:
     """Advantages of one group, shape [members], float64: (r - mean) / (std + eps) of the group.
 
     Follows GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1), with the population standard deviation;
@@ -23,17 +26,17 @@ def grpo_advantages(rewards: Sequence[float], *, scale_by_std: bool = True, eps:
     Raises:
         ValueError: a reward is not finite.
     """
-    values = np.asarray(rewards, dtype=np.float64)
+    values: npt.NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError(f"rewards of a group must be finite, seen {values.tolist()}")
-    centred = values - values.mean()
+    centred: npt.NDArray[np.float64] = values - values.mean()
     if not scale_by_std:
         return centred
     std = values.std()
     return np.zeros_like(centred) if std == 0 else centred / (std + eps)
 
 
-def batch_advantages(batch: Batch, *, scale_by_std: bool) -> np.ndarray:
+def batch_advantages(batch: Batch, *, scale_by_std: bool) -> npt.NDArray[np.float64]:
     """Advantages of all members of a batch, in the batch's own order, shape [members], float64."""
     return np.concatenate(
         [grpo_advantages([m.reward for m in group.members], scale_by_std=scale_by_std) for group in batch.groups]

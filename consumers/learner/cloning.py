@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from consumers.learner.settings import CloningSettings
 from consumers.learner.tensors import Rows, rows_of
+from consumers.learner.trainer import Trainer
 from pipeline.engines.prompts import encode_group
-from pipeline.sources import PromptItem, Source
+from pipeline.sources import Source, open_source
 from schemas.errors import RecordInvalid, SettingsError
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import PromptGroup, Sample, SamplingParams
@@ -40,6 +41,23 @@ class Demonstrations:
         self._device = device
         self.num_passed_over = 0
 
+    @classmethod
+    def open(cls, settings: CloningSettings, *, trainer: Trainer, seed: int) -> Demonstrations:
+        """Open the source of `settings` for the trainer's model.
+
+        Raises:
+            SettingsError: no source is set, or it cannot be opened.
+        """
+        if settings.source is None:
+            raise SettingsError("learner.cloning.num_steps is above 0 but learner.cloning.source is not set")
+        return cls(
+            open_source(settings.source, seed=seed),
+            trainer.tokenizer,
+            settings=settings,
+            context_tokens=trainer.context_tokens,
+            device=trainer.device,
+        )
+
     def batch(self, step: int) -> Rows:
         """Rows of cloning step `step` (from 0).
 
@@ -47,14 +65,10 @@ class Demonstrations:
             SettingsError: the source ends, or none of this batch can be used.
         """
         size = self._settings.batch_size
-        samples = []
-        for index in range(step * size, (step + 1) * size):
-            item = self._source.item(index)
-            if item is None:
-                break
-            sample = self._sample(item, index=index)
-            if sample is not None:
-                samples.append(sample)
+        num_items = self._source.num_items
+        end = (step + 1) * size if num_items is None else min(num_items, (step + 1) * size)
+        found = [self._sample(index) for index in range(step * size, end)]
+        samples = [sample for sample in found if sample is not None]
         self.num_passed_over += size - len(samples)
         if not samples:
             raise SettingsError(
@@ -63,7 +77,12 @@ class Demonstrations:
             )
         return rows_of(samples, device=self._device)
 
-    def _sample(self, item: PromptItem, *, index: int) -> Sample | None:
+    def _sample(self, index: int) -> Sample | None:
+        """The demonstration with this number, None when it cannot be used."""
+        try:
+            item = self._source.item(index)
+        except RecordInvalid:
+            return None
         if not item.answer:
             return None
         group = PromptGroup(

@@ -65,6 +65,11 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
         )
 
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of prompt and completion the model was made for."""
+        return int(self.model.config.max_position_embeddings)
+
     def step(self, batch: Batch) -> StepStats:
         """Train on one batch with GRPO.
 
@@ -92,7 +97,7 @@ class Trainer:
         self._set_learning_rate(self._settings.cloning.learning_rate)
         logprobs = completion_logprobs(self.model, rows)
         loss = cross_entropy_loss(logprobs, mask=rows.loss_mask[rows.completion])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._apply(loss.item())
         return float(loss.item())
 
@@ -114,7 +119,7 @@ class Trainer:
             for begin, end in micro_batches(rows, max_tokens=self._settings.micro_batch_tokens):
                 part = rows.slice(begin, end)
                 values = completion_logprobs(self.model, part)
-                out.extend(values.split(part.completion.sum(dim=1).tolist()))
+                out.extend(torch.split(values, part.completion.sum(dim=1).tolist()))
         return out
 
     def _accumulate(self, part: _Part, sums: _Sums) -> float:
@@ -141,7 +146,7 @@ class Trainer:
         new = completion_logprobs(self.model, micro)
         lengths = micro.completion.sum(dim=1)
         last = first + len(lengths)
-        proximal = new.detach() if part.proximal is None else torch.cat(part.proximal[first:last])
+        proximal = new.detach() if part.proximal is None else torch.cat(list(part.proximal[first:last]))
         return TokenTerms(
             new_logprobs=new,
             proximal_logprobs=proximal,

@@ -38,7 +38,9 @@ class RestartPolicy:
             lived_s: how long it ran.
         """
         if code in RESTART_IS_FUTILE:
-            return GiveUp(code=code, reason=f"exit code {code} ({ExitCode(code).name.lower()}): a restart does not help")
+            return GiveUp(
+                code=code, reason=f"exit code {code} ({ExitCode(code).name.lower()}), which a restart does not mend"
+            )
         if lived_s >= self._settings.healthy_s:
             self._in_a_row = 0
         if self._in_a_row >= self._settings.max_restarts:

@@ -12,7 +12,7 @@ class SupervisorSettings(Section):
 
     restart_backoff_s: Seconds = Field(default=0.5, description="Wait before the first restart; doubles with each.")
     max_backoff_s: Seconds = Field(default=20.0, description="Longest wait before a restart.")
-    healthy_s: Seconds = Field(default=60.0, description="A process that lived this long starts over at the first wait.")
+    healthy_s: Seconds = Field(default=60.0, description="A life this long resets the wait and the count.")
     max_restarts: PositiveInt = Field(
         default=8, description="Restarts in a row, without a healthy life between, after which the run ends."
     )

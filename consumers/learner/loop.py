@@ -1,0 +1,241 @@
+"""The learner's loop: clone, publish, then cut, train and publish until the last step.
+
+Turns: (1) clone, if asked for and not done; (2) publish the state as a full anchor, the first version of this lineage;
+(3) steps; (4) at the end, close what is open and seal the ledger.
+One step: (a) oracle; (b) gradient; (c) stage the weights; (d) ledger and manifest in one transaction; (e) checkpoint
+when due. A death before (d) leaves no trace of the step. One between (d) and (e) leaves a branch that the next lineage
+voids; its samples are read and trained again from the log (promises 2 and 3).
+Invariants: a checkpoint is made right after a transaction and before anything else closes, so closed set, positions and
+ledger agree; outcomes decided between steps carry the step in progress.
+Failure: an error of (d) goes through and ends the process; a failed (e) is a notice, since earlier ones are whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumers.learner import checkpoint
+from consumers.learner.assembler import Assembler
+from consumers.learner.batch import Batch
+from consumers.learner.cloning import Demonstrations
+from consumers.learner.intake import Intake
+from consumers.learner.ledger import Ledger
+from consumers.learner.oracle import OracleFile
+from consumers.learner.publisher import Publisher
+from consumers.learner.recovery import Recovered, snapshot_of
+from consumers.learner.settings import LearnerSettings
+from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.upstream import UpstreamWatch
+from pipeline.stage import TURN_S, StageContext
+from schemas.errors import CheckpointError
+from schemas.reasons import Reason
+from schemas.records import Version
+from topics.clock import Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """What the loop works with; all of it is live."""
+
+    settings: LearnerSettings
+    ledger: Ledger
+    trainer: Trainer
+    assembler: Assembler
+    intake: Intake
+    upstream: UpstreamWatch
+    publisher: Publisher
+
+
+class LearnerLoop:
+    """See the module.
+
+    Args:
+        context: of the stage.
+        parts: see `LoopParts`.
+        lineage: ours, begun in the ledger.
+        start: where the checkpoint left off.
+    """
+
+    def __init__(self, context: StageContext, parts: LoopParts, *, lineage: int, start: Recovered) -> None:
+        self._context = context
+        self._parts = parts
+        self._run = context.run
+        self._oracle = OracleFile(parts.settings.oracle_file)
+        self._lineage = lineage
+        self._step = start.step
+        self._num_cloned = start.num_cloning_steps
+        self._first_anchor = start.first_anchor
+        self._demonstrations: Demonstrations | None = None
+        self._is_open = False
+        self._flush_due_s = 0.0
+        self.finished = False
+
+    def turn(self) -> None:
+        """Some cloning steps, the first publish, one step, or a short wait for data."""
+        if self._num_cloned < self._parts.settings.cloning.num_steps:
+            self._clone()
+        elif not self._is_open:
+            self._open()
+        else:
+            self._learn()
+
+    def close(self) -> None:
+        """Say how far reading came, for lag, and stop reading."""
+        self._parts.intake.commit_for_lag()
+        self._parts.intake.close()
+        self._parts.upstream.close()
+
+    @property
+    def _version(self) -> Version:
+        return Version(lineage=self._lineage, step=self._step)
+
+    def _clone(self) -> None:  # (1)
+        trainer, settings = self._parts.trainer, self._parts.settings.cloning
+        self._context.events.enter("cloning")
+        if self._demonstrations is None:
+            self._demonstrations = Demonstrations.open(settings, trainer=trainer, seed=self._run.seed)
+        turn = Deadline.after(TURN_S, clock=self._context.clock)
+        loss = 0.0
+        while self._num_cloned < settings.num_steps and not turn.expired:
+            loss = trainer.clone(self._demonstrations.batch(self._num_cloned))
+            self._num_cloned += 1
+        self._context.metrics.gauge("loss", loss)
+        if self._num_cloned == settings.num_steps:
+            trainer.reset_optimizer()
+            passed_over = self._demonstrations.num_passed_over
+            self._context.events.notice("cloned", num_steps=self._num_cloned, loss=loss, num_passed_over=passed_over)
+
+    def _open(self) -> None:  # (2)
+        events = self._context.events
+        with events.phase("staging_weights"):
+            staged = self._parts.publisher.stage(self._parts.trainer.model, version=self._version)
+        self._first_anchor = self._first_anchor or staged.manifest.state_digest
+        with events.phase("publishing"):
+            self._parts.ledger.write_step(self._step, [], manifest=staged.manifest, retired=staged.retired)
+        self._parts.publisher.release()
+        self._is_open = True
+        self._checkpoint()
+        self._announce()
+        self._parts.upstream.reset()
+
+    def _learn(self) -> None:  # (3)
+        batch = self._next_batch()
+        if batch is not None:
+            self._train(batch)
+        if self._step >= self._run.max_steps:
+            self._end(f"max_steps {self._run.max_steps} reached")
+        elif self._parts.upstream.used_up(self._parts.assembler):
+            self._end("the prompts are used up")
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch; reads what has arrived, and waits a turn when there is none."""
+        assembler, upstream = self._parts.assembler, self._parts.upstream
+        upstream.poll()
+        batch = self._cut()
+        if batch is not None or self._step >= self._run.max_steps:
+            return batch
+        self._context.events.enter("waiting_for_data")
+        assembler.tick(engine_ready=upstream.engine_ready)
+        self._parts.intake.pump(deadline=Deadline.after(TURN_S, clock=self._context.clock))
+        batch = self._cut()
+        if batch is None:
+            self._flush_outcomes()
+            upstream.check(assembler, step=self._step)
+        return batch
+
+    def _cut(self) -> Batch | None:
+        if self._step >= self._run.max_steps:
+            return None
+        assembler = self._parts.assembler
+        assembler.evict(self._step)
+        smaller = self._parts.upstream.last_batch(assembler)
+        return assembler.cut(self._step, self._run.groups_per_step, allow_smaller=smaller)
+
+    def _train(self, batch: Batch) -> None:
+        parts, events = self._parts, self._context.events
+        self._oracle.append(batch, lineage=self._lineage)  # (a)
+        with events.phase("forward_backward"):
+            stats = parts.trainer.step(batch)  # (b)
+        version = Version(lineage=self._lineage, step=batch.step)
+        with events.phase("staging_weights"):
+            staged = parts.publisher.stage(parts.trainer.model, version=version)  # (c)
+        parts.assembler.mark_trained(batch)
+        drafts = parts.assembler.take_outcomes()
+        with events.phase("publishing"):
+            parts.ledger.write_step(batch.step, drafts, manifest=staged.manifest, retired=staged.retired)  # (d)
+        self._step = batch.step
+        parts.publisher.release()
+        if self._step % parts.settings.checkpoint.every_steps == 0 or self._step == self._run.max_steps:
+            self._checkpoint()  # (e)
+        parts.intake.commit_for_lag()
+        self._announce()
+        self._report(batch, stats)
+        parts.upstream.reset()
+
+    def _checkpoint(self) -> None:
+        parts = self._parts
+        state = checkpoint.LearnerState(
+            lineage=self._lineage,
+            step=self._step,
+            positions={f"{topic}/{partition}": at for (topic, partition), at in parts.intake.positions().items()},
+            topic_ids=parts.intake.topic_ids,
+            closed=parts.assembler.closed.to_json(),
+            num_cloning_steps=self._num_cloned,
+            threads=parts.settings.threads,
+            first_anchor=self._first_anchor,
+        )
+        with self._context.events.phase("checkpointing"):
+            try:
+                checkpoint.save(
+                    self._run.folder / "checkpoints",
+                    snapshot_of(parts.trainer, state=state),
+                    keep=parts.settings.checkpoint.keep,
+                )
+            except CheckpointError as error:
+                # The earlier ones are whole, so nothing is lost; a crash only repeats more.
+                self._context.events.notice("checkpoint_failed", details={"why": error.message})
+
+    def _flush_outcomes(self) -> None:
+        """Outcomes of dropped groups give credit back, so they do not wait long for a step to carry them."""
+        now_s = self._context.clock.monotonic()
+        if now_s < self._flush_due_s:
+            return
+        self._flush_due_s = now_s + self._parts.settings.outcome_flush_s
+        self._parts.ledger.write_outcomes(self._step + 1, self._parts.assembler.take_outcomes())
+
+    def _end(self, reason: str) -> None:  # (4)
+        parts = self._parts
+        parts.assembler.close_open(Reason.RUN_ENDED)
+        parts.ledger.write_outcomes(self._step + 1, parts.assembler.take_outcomes())
+        parts.ledger.seal(self._step, num_groups=parts.ledger.view.num_closed, reason=reason)
+        self._context.events.notice("finished", details={"reason": reason}, step=self._step)
+        self.finished = True
+
+    def _announce(self) -> None:
+        self._context.events.version = self._version
+        self._context.metrics.gauge("step", self._step)
+        self._context.metrics.gauge("version_step", self._step)
+        self._context.metrics.gauge("version_lineage", self._lineage)
+
+    def _report(self, batch: Batch, stats: StepStats) -> None:
+        ages = [member.age for member in batch.members]
+        values: dict[str, float] = {
+            "reward_mean": stats.reward_mean,
+            "loss": stats.loss,
+            "age_mean": sum(ages) / len(ages),
+            "age_max": float(batch.max_age),
+        }
+        for name, value in values.items():
+            self._context.metrics.gauge(name, value)
+        self._context.events.notice(
+            "step",
+            details=None,
+            step=self._step,
+            num_samples=batch.num_samples,
+            num_tokens=stats.num_tokens,
+            grad_norm=stats.grad_norm,
+            clipped_share=stats.clipped_share,
+            capped_share=stats.capped_share,
+            mismatch_mean=stats.mismatch_mean,
+            **values,
+        )
