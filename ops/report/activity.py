@@ -1,0 +1,141 @@
+"""What the processes of a run did, from their events: who took part, where time went, gauges over time, steps.
+
+Data in: StageEvents, in order per instance. Data out: shares of time, series, one entry per step.
+Invariants: time between two events of an instance belongs to the phase it was in, so a process that was killed counts
+up to its last event; differences are of the instance's own monotonic clock, the place on the time axis is the wall
+clock's; both clamp at 0 (promise 13). Steps of abandoned branches are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ops.report.series import Bins
+from pipeline.history import Lineages
+from schemas.records import StageEvent, Version
+
+GAUGES = ("ready_groups", "open_groups", "credit_groups", "lag_records", "running_sequences")
+_OWNERS = {"ready_groups": "learner", "open_groups": "learner", "credit_groups": "prompts"}  # else: any stage
+_WAITING = ("waiting", "breaker")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A process that took part."""
+
+    stage: str
+    instance: str
+    pid: int | None
+
+
+@dataclass
+class _Seen:
+    phase: str = ""
+    at_s: float | None = None
+
+
+@dataclass
+class Activity:
+    """Folds events.
+
+    Args:
+        lineages: which versions survive.
+    """
+
+    lineages: Lineages
+    processes: dict[str, Process] = field(default_factory=dict)
+    phase_s: defaultdict[str, defaultdict[str, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    waiting: dict[str, Bins] = field(default_factory=dict)  # stage -> 1 while waiting, 0 while not, weighted by time
+    gauges: dict[str, Bins] = field(default_factory=dict)
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)  # gauges of the step notices
+    versions: set[Version] = field(default_factory=set)  # the learner said it reached them
+    first_unix_ms: int | None = None
+    last_step_unix_ms: int | None = None
+    num_clock_skews: int = 0
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+
+    def add(self, event: StageEvent) -> None:
+        """Take one event."""
+        if self.first_unix_ms is None:
+            self.first_unix_ms = event.unix_ms
+        if event.instance not in self.processes:
+            pid = pid_of(event.instance)
+            self.processes[event.instance] = Process(stage=event.stage, instance=event.instance, pid=pid)
+        self._spend(event)
+        if event.stage == "learner" and event.version is not None:
+            self.versions.add(event.version)
+        if event.kind == "heartbeat":
+            self._beat(event)
+        elif event.kind == "notice" and event.name == "step" and event.stage == "learner":
+            self._step(event)
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Stage -> phase -> share of the stage's time in phases."""
+        found: dict[str, dict[str, float]] = {}
+        for stage, phases in sorted(self.phase_s.items()):
+            total_s = sum(phases.values())
+            if total_s > 0:
+                found[stage] = {name: spent_s / total_s for name, spent_s in sorted(phases.items())}
+        return found
+
+    def at_s(self, event: StageEvent) -> float:
+        """Seconds since the first event read."""
+        first = event.unix_ms if self.first_unix_ms is None else self.first_unix_ms
+        return max(0.0, (event.unix_ms - first) / 1000)
+
+    def _spend(self, event: StageEvent) -> None:
+        seen = self._seen.setdefault(event.instance, _Seen())
+        spent_s = 0.0 if seen.at_s is None else event.monotonic_s - seen.at_s
+        self.num_clock_skews += spent_s < 0
+        if seen.phase and spent_s > 0:
+            self.phase_s[event.stage][seen.phase] += spent_s
+            is_waiting = seen.phase.startswith(_WAITING)
+            self._spread(event, spent_s=spent_s, is_waiting=is_waiting)
+        seen.at_s = event.monotonic_s
+        if event.kind == "phase_began":
+            seen.phase = event.name
+        elif event.kind == "phase_ended":
+            seen.phase = ""
+
+    def _spread(self, event: StageEvent, *, spent_s: float, is_waiting: bool) -> None:
+        """Put time on the axis, second by second, so that a long phase is not one point."""
+        waits = self.waiting.setdefault(event.stage, Bins())
+        busy = self.waiting.setdefault(f"{event.stage}/total", Bins())
+        left_s, at_s = spent_s, self.at_s(event)
+        while left_s > 0:
+            piece_s = min(left_s, waits.width_s)
+            waits.add(at_s - left_s, piece_s if is_waiting else 0.0)
+            busy.add(at_s - left_s, piece_s)
+            left_s -= piece_s
+
+    def waiting_share(self, stage: str) -> tuple[list[float], list[float]]:
+        """(times in seconds, share of the time in which the stage's processes waited), per bin."""
+        waits, total = self.waiting[stage], self.waiting[f"{stage}/total"]
+        pairs = enumerate(zip(waits.sums, total.sums, strict=True))
+        found = [((index + 0.5) * waits.width_s, wait / all_s) for index, (wait, all_s) in pairs if all_s > 0]
+        return [at for at, _ in found], [share for _, share in found]
+
+    def _beat(self, event: StageEvent) -> None:
+        for name in GAUGES:
+            if _OWNERS.get(name, event.stage) != event.stage:
+                continue
+            values = [value for key, value in event.gauges.items() if key.partition("{")[0] == name]
+            if values:
+                self.gauges.setdefault(name, Bins()).add(self.at_s(event), sum(values))
+
+    def _step(self, event: StageEvent) -> None:
+        version = event.version
+        if version is None or not self.lineages.survives(version.lineage, version.step):
+            return
+        self.steps[version.step] = dict(event.gauges)
+        last = self.last_step_unix_ms
+        self.last_step_unix_ms = event.unix_ms if last is None else max(last, event.unix_ms)
+
+
+def pid_of(instance: str) -> int | None:
+    """The process id in an instance name, `stage-host-pid-xxxxxx`; None when there is none."""
+    parts = instance.rsplit("-", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None

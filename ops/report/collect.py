@@ -1,0 +1,175 @@
+"""Folds the topics of a run into what the report shows.
+
+Order: (1) the ledger, which says what survives; (2) prompts, samples, rewards and outcomes, one partition number at a
+time, since a group is on one partition of every topic; (3) events and weights.
+Invariants: memory is bounded by one partition's ids and a fixed number of bins; nothing is committed.
+Failure: `DeadlineExceeded` or `LogError` when a topic cannot be read to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import orjson
+from blake3 import blake3
+
+from ops.report.accounts import Accounts
+from ops.report.activity import Activity
+from ops.report.reading import read_to_end
+from ops.report.scores import Scores
+from ops.report.summary import RunSummary
+from ops.run_file import RunFile
+from pipeline.history import LedgerView
+from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, PromptGroup, Reward, Sample, StageEvent
+from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS
+from topics.log import Log
+
+WINDOW = 10  # birth versions in `reward_first` and `reward_last`
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What was folded: the numbers of the summary and what the figures need on top."""
+
+    view: LedgerView
+    accounts: Accounts
+    scores: Scores
+    activity: Activity
+    num_published: int
+
+
+def collect(log: Log, *, run_file: RunFile) -> RunFacts:
+    """Read the topics of the run.
+
+    Raises:
+        DeadlineExceeded, LogError: a topic cannot be read.
+    """
+    view = _ledger(log)  # (1)
+    accounts = Accounts(view)
+    scores = Scores(lineages=view.lineages, weights=run_file.required_rewards)
+    for partition in range(log.data_partitions):  # (2)
+        _fold_partition(log, partition, accounts=accounts, scores=scores)
+    activity = Activity(view.lineages)
+    for envelope in read_to_end(log, [EVENTS]):  # (3)
+        if isinstance(envelope.record, StageEvent):
+            activity.add(envelope.record)
+    return RunFacts(
+        view=view,
+        accounts=accounts,
+        scores=scores,
+        activity=activity,
+        num_published=len(_published(log) | {str(each) for each in activity.versions}),
+    )
+
+
+def summarise(
+    facts: RunFacts, *, run_file: RunFile, wall_s: float | None = None, balanced: bool | None = None
+) -> RunSummary:
+    """The summary of what was collected.
+
+    Args:
+        wall_s: how long the run took, as its launcher measured it; None: unknown.
+        balanced: what the audit says; None: no audit.
+    """
+    accounts, activity = facts.accounts, facts.activity
+    training_s = _training_s(facts)
+    processes = tuple(sorted(activity.processes.values(), key=lambda each: (each.stage, each.instance)))
+    return RunSummary(
+        run=run_file.run.name,
+        steps=facts.view.step,
+        reward_first=facts.scores.mean_over(range(WINDOW)),
+        reward_last=facts.scores.mean_over(sorted(facts.scores.by_step)[-WINDOW:]),
+        samples_produced=accounts.num_produced,
+        samples_trained=accounts.num_trained,
+        dropped=_sorted(accounts.dropped),
+        failed=_sorted(accounts.failed),
+        open=accounts.num_open,
+        trained_twice=accounts.num_trained_twice,
+        max_trained_age=accounts.max_age,
+        staleness_bound=None if run_file.run.on_stale == "train" else run_file.run.max_staleness,
+        share_trained_at_age_1_or_more=accounts.share_aged,
+        weights_published=facts.num_published,
+        lineages=facts.view.lineages.current,
+        tokens_generated=accounts.num_tokens,
+        tokens_per_s=accounts.num_tokens / training_s if training_s else None,
+        wall_s=wall_s,
+        training_s=training_s,
+        num_processes=len(processes),
+        processes=processes,
+        waits=activity.shares(),
+        audit_balanced=balanced,
+        clock_skews=activity.num_clock_skews,
+        settings_digest=settings_digest(run_file),
+        environment=environment(),
+    )
+
+
+def settings_digest(run_file: RunFile) -> str:
+    """blake3 of the settings as JSON with sorted keys."""
+    text = orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+    return blake3(text).hexdigest()
+
+
+def environment() -> dict[str, str | int | None]:
+    """The machine and the packages that decide speed and numbers."""
+    packages = {f"{name}_version": _installed(name) for name in ("rlweave", "torch", "confluent-kafka", "fastavro")}
+    return {
+        "python_version": platform.python_version(),
+        **packages,
+        "num_cpus": os.cpu_count(),
+        "platform": platform.platform(),
+    }
+
+
+def _ledger(log: Log) -> LedgerView:
+    view = LedgerView(log.data_partitions)
+    for envelope in read_to_end(log, [LEDGER]):
+        if isinstance(envelope.record, Outcome | LineageStarted | LedgerSealed):
+            view.add(envelope.partition, envelope.record)
+    return view
+
+
+def _fold_partition(log: Log, partition: int, *, accounts: Accounts, scores: Scores) -> None:
+    for envelope in read_to_end(log, [PROMPTS, SAMPLES, REWARDS, LEDGER], partition=partition):
+        record = envelope.record
+        if isinstance(record, Sample):
+            accounts.add_sample(record)
+            scores.add_sample(record)
+        elif isinstance(record, Reward):
+            scores.add_reward(record)
+        elif isinstance(record, Outcome):
+            accounts.add_outcome(record)
+        elif isinstance(record, PromptGroup):
+            accounts.add_prompt(record)
+    accounts.end_partition()
+    scores.end_partition()
+
+
+def _published(log: Log) -> set[str]:
+    """Keys on the weights topic, `lineage.step`; a tombstone was a version, too."""
+    return {
+        envelope.key.decode()
+        for envelope in read_to_end(log, [WEIGHTS])
+        if envelope.key is not None and (envelope.record is None or isinstance(envelope.record, Manifest))
+    }
+
+
+def _training_s(facts: RunFacts) -> float | None:
+    first, last = facts.accounts.first_prompt_unix_ms, facts.activity.last_step_unix_ms
+    return None if first is None or last is None else max(0.0, (last - first) / 1000)
+
+
+def _sorted(counts: Counter[str]) -> Mapping[str, int]:
+    return dict(sorted(counts.items()))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,92 @@
+"""Reward per birth version: the join of samples and rewards along the surviving history.
+
+Data in: samples and rewards of one partition at a time. Data out: count, mean and spread per birth step.
+Invariants: the first copy of a sample and of a reward counts; a sample counts when every required reward gave a finite
+value; samples of abandoned branches do not count. Memory is one partition's ids and three numbers per birth step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pipeline.history import Lineages
+from schemas.records import Reward, Sample, birth_version
+
+_Key = tuple[int, int, str]  # group, member, attempt
+
+
+@dataclass
+class Spread:
+    """Count, sum and sum of squares of rewards."""
+
+    num: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add one reward."""
+        self.num += 1
+        self.total += value
+        self.squares += value * value
+
+    @property
+    def mean(self) -> float:
+        """Mean; there must be at least one value."""
+        return self.total / self.num
+
+    @property
+    def std(self) -> float:
+        """Standard deviation."""
+        return math.sqrt(max(0.0, self.squares / self.num - self.mean**2))
+
+
+class Scores:
+    """Folds samples and rewards.
+
+    Args:
+        lineages: which versions survive.
+        weights: of the required rewards, by name.
+    """
+
+    def __init__(self, *, lineages: Lineages, weights: Mapping[str, float]) -> None:
+        self._lineages = lineages
+        self._weights = weights
+        self._births: dict[_Key, int] = {}
+        self._values: dict[tuple[_Key, str], float] = {}
+        self.by_step: dict[int, Spread] = {}
+
+    def add_sample(self, sample: Sample) -> None:
+        """Take one sample."""
+        if sample.failure is not None or not sample.version_runs:
+            return
+        birth = birth_version(sample.version_runs)
+        if self._lineages.survives(birth.lineage, birth.step):
+            self._births.setdefault((sample.group, sample.member, sample.attempt), birth.step)
+
+    def add_reward(self, reward: Reward) -> None:
+        """Take one reward."""
+        if reward.name in self._weights and reward.value is not None and math.isfinite(reward.value):
+            key = ((reward.group, reward.member, reward.attempt), reward.name)
+            self._values.setdefault(key, reward.value)
+
+    def end_partition(self) -> None:
+        """Join what was taken since the last call, and forget it: a sample and its rewards share a partition."""
+        for key, step in self._births.items():
+            values = [self._values.get((key, name)) for name in self._weights]
+            if values and None not in values:
+                reward = sum(
+                    weight * value
+                    for weight, value in zip(self._weights.values(), values, strict=True)
+                    if value is not None
+                )
+                self.by_step.setdefault(step, Spread()).add(reward)
+        self._births.clear()
+        self._values.clear()
+
+    def mean_over(self, steps: Iterable[int]) -> float | None:
+        """Mean reward of all samples born at these steps; None without any."""
+        spreads = [self.by_step[step] for step in steps if step in self.by_step]
+        num = sum(spread.num for spread in spreads)
+        return sum(spread.total for spread in spreads) / num if num else None
