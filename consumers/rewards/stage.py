@@ -83,10 +83,11 @@ class RewardStage:
     def turn(self) -> None:
         """Take what there is room for, collect verdicts, write, flush, commit."""
         scoring = self._started()
-        deadline = self._after(self._wait_s(scoring))
-        self._take(self._queue.take(self._most_to_take(scoring), deadline=deadline), scoring=scoring)
+        limit = self._most_to_take(scoring)
+        envelopes = self._queue.take(limit, deadline=self._after(self._wait_s(scoring)))
+        self._take(envelopes, scoring=scoring)
         self._settle(scoring.step())
-        self._watch.look(scoring)
+        self._watch.look(scoring, starved=limit == 1 and not envelopes)
         self._watch_claim()
 
     def stop(self, *, deadline: Deadline) -> None:

@@ -29,24 +29,32 @@ class Watch:
         context.metrics.gauge("breaker_open", 0)
         context.events.enter("waiting_for_samples")
 
-    def look(self, scoring: Scoring) -> None:
-        """Say what changed since the last call."""
+    def look(self, scoring: Scoring, *, starved: bool) -> None:
+        """Say what changed since the last call.
+
+        Args:
+            scoring: the state.
+            starved: a half-open breaker looked for a sample to try and found none. Admission, which pauses while the
+                breaker counts as open, must then go on, or none would ever come.
+        """
         now_s = self._context.clock.monotonic()
-        self._watch_breaker(scoring)
+        self._watch_breaker(scoring, starved=starved)
         if now_s >= self._checked_s + self._check_s:
             self._checked_s = now_s
             for taken in scoring.stuck():
                 self._tell_stuck(taken, now_s=now_s)
         self._show_phase(scoring, now_s=now_s)
 
-    def _watch_breaker(self, scoring: Scoring) -> None:
-        opened = scoring.state() is not BreakerState.CLOSED
+    def _watch_breaker(self, scoring: Scoring, *, starved: bool) -> None:
+        state = scoring.state()
+        opened = state is BreakerState.OPEN or (state is BreakerState.HALF_OPEN and self._breaker_open and not starved)
         if opened is self._breaker_open:
             return
         self._breaker_open = opened
+        name = {BreakerState.OPEN: "breaker_opened", BreakerState.HALF_OPEN: "breaker_half_open"}
         self._context.metrics.gauge("breaker_open", int(opened))
         self._context.events.notice(
-            "breaker_opened" if opened else "breaker_closed",
+            name.get(state, "breaker_closed"),
             details={"reward": self._name, "required": str(self._required).lower()},
             failure_share=scoring.breaker.failure_share,
         )

@@ -206,7 +206,7 @@ def _is_urgent(event: StageEvent) -> bool:
     """Whether a decision should follow at once: a step boundary of the learner, or a breaker."""
     if event.stage == "learner":
         return event.kind in ("phase_began", "phase_ended")
-    return event.kind == "notice" and event.name in ("breaker_opened", "breaker_closed")
+    return event.kind == "notice" and event.name in ("breaker_opened", "breaker_half_open", "breaker_closed")
 
 
 def _to_end(reader: Reader, *, deadline: Deadline, what: str) -> list[Envelope]:

@@ -20,7 +20,7 @@ def load(plugin: str, **options: OptionValue) -> Scorer:
 
 def score(scorer: Scorer, **changes: object) -> object:
     assert scorer.call is not None
-    return scorer.call([sample(**changes)])[0]
+    return scorer.call([sample(0, 0, **changes)])[0]
 
 
 def test_a_function_and_its_options() -> None:

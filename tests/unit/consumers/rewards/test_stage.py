@@ -254,6 +254,21 @@ def test_the_breaker_stops_a_scorer_that_always_raises_and_lets_it_back(rig: Rig
     assert len(rig.events("breaker_closed")) == 1
 
 
+def test_a_breaker_without_a_sample_to_try_lets_admission_go_on(rig: Rig) -> None:
+    """Admission pauses while the gauge is 1: with nothing left to probe with, it would do so for ever."""
+    plugins.down.set()
+    write_samples(rig.log, (sample(group) for group in range(20)))
+    stage = rig.stage(plugin=f"{HERE}:breaks_when_told", breaker_window=20, breaker_pause_s=0.1)
+    turn_until(stage, lambda: bool(rig.events("breaker_half_open")))
+    assert stage._context.metrics.snapshot()["breaker_open"] == 0
+    write_samples(rig.log, [sample(20)])
+    turn_until(stage, lambda: len(rig.events("breaker_opened")) == 2)
+    plugins.down.clear()
+    write_samples(rig.log, (sample(group) for group in range(21, 30)))
+    turn_until(stage, lambda: done(rig, 30))
+    assert sorted(one.group for one in rewards_of(rig.log, REWARDS) if one.value == 1.0) == list(range(21, 30))
+
+
 def test_no_more_than_the_limit_is_taken(rig: Rig) -> None:
     write_samples(rig.log, (sample(1, member) for member in range(100)))
     stage = rig.stage(plugin=f"{HERE}:hangs_on_1", max_in_flight=8)
