@@ -61,7 +61,7 @@ class Control:
             DeadlineExceeded: it took too long.
             LogError: the broker did not tell where the ends are.
         """
-        settings = ReaderSettings(topics=(LEDGER, WEIGHTS, COMMANDS))
+        settings = ReaderSettings(topics=(LEDGER, WEIGHTS, COMMANDS), instance=self._context.instance)
         self._reader = self._context.log.reader(settings, hooks=self._context.hooks())
         ends = self._reader.end_positions()
         while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):

@@ -107,6 +107,7 @@ class RolloutStage:
                 assign="group",
                 group=f"rlweave.{context.run.name}.rollout",
                 session_timeout_s=settings.session_timeout_s,
+                instance=context.instance,
             ),
             hooks=context.hooks(),
             max_in_flight=settings.max_prompts_in_flight,
