@@ -1,0 +1,102 @@
+"""Options and addresses that several commands share.
+
+Invariants: the broker's address is, in this order, what `--kafka` says, `RLWEAVE_KAFKA`, the run's saved settings, the
+local services'.
+"""
+
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from schemas.errors import RlweaveError
+
+if TYPE_CHECKING:
+    from ops.run_file import RunFile
+    from topics.kafka.raw import RawLog
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+run_option = click.option("--run", "run", metavar="NAME", required=True, help="Name of the run.")
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class AddressUnknown(RlweaveError):
+    """No address of a broker was given or is remembered."""
+
+
+def broker_options(command: Command) -> Command:
+    """Add --kafka, --dir and --state-dir."""
+    for option in (
+        click.option(
+            "--state-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path(".rlweave"),
+            show_default=True,
+            help="Where the local services keep their addresses.",
+        ),
+        click.option(
+            "--dir",
+            "runs_dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("runs"),
+            show_default=True,
+            help="Parent of the runs' folders.",
+        ),
+        click.option(
+            "--kafka",
+            metavar="HOST:PORT",
+            envvar="RLWEAVE_KAFKA",
+            help="Address of the broker; default: the run's own, or the local services.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def saved_settings(run: str, *, runs_dir: Path) -> RunFile | None:
+    """The settings a run was started with; None when its folder has none.
+
+    Raises:
+        SettingsError: they are there and cannot be read.
+    """
+    from ops.run_file import load_saved
+
+    path = runs_dir / run / "settings.json"
+    return load_saved(path) if path.is_file() else None
+
+
+def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Path) -> str:
+    """Where the broker is.
+
+    Raises:
+        AddressUnknown: nobody said.
+        ServicesError: the state of the local services is damaged.
+    """
+    if kafka:
+        return kafka
+    if settings is not None and settings.kafka.bootstrap != "local":
+        return settings.kafka.bootstrap
+    from ops.services.manager import services_status
+    from ops.services.model import ServicesSettings
+
+    address = services_status(ServicesSettings(state_dir=state_dir)).kafka_bootstrap
+    if not address:
+        raise AddressUnknown(
+            f"no broker is known: --kafka is not given and {state_dir} has no local services",
+            hint="give --kafka HOST:PORT, or start the local services with `rlweave services up`",
+        )
+    return address
+
+
+def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path) -> RawLog:
+    """Byte-level access to the broker, with the run's own client settings where it has any."""
+    from topics.kafka.raw import RawLog
+
+    address = broker_address(kafka, settings=settings, state_dir=state_dir)
+    return RawLog(address, config={} if settings is None else settings.kafka.config)

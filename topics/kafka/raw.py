@@ -1,0 +1,263 @@
+"""Records as bytes, with everything around them, of any topics of a cluster: what copies and repairs need.
+
+Role: beside the typed reader and writer, for tools only. `RawLog` reads ranges of offsets and writes copies that keep
+key, value, headers and timestamp, tombstones included.
+Data in and out: full Kafka topic names, partitions and offsets in; `RawRecord`s out.
+Invariants: partitions are assigned, never subscribed, and nothing is ever committed, so no consumer group changes or
+comes to be; committed transactions only; a range is read to its end exactly, transaction markers at the end included.
+Failure: `LogUnavailable` without a broker, `LogError` for the rest; a range that stops moving is a `DeadlineExceeded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+
+from schemas.errors import DeliveryError, LogError, LogUnavailable
+from topics.clock import Deadline
+from topics.kafka.client import Connection, LibraryLog, reader_config, writer_config
+from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translated, translating
+from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place
+from topics.log import ReaderSettings, WriterSettings
+
+Ranges = Mapping[Place, tuple[int, int]]  # (full topic name, partition) -> first offset, offset after the last
+
+_STALLED_S = 30.0  # without any record or event
+_SLICE_S = 0.05
+_BATCH = 500
+_CONNECT_S = 8.0
+_FLUSH_S = 60.0
+_NO_CONFIG: Mapping[str, str] = {}
+_COPIED_CONFIG = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRecord:
+    """One record as it is on the log."""
+
+    topic: str  # full name
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None  # None: a tombstone
+    headers: tuple[tuple[str, bytes], ...]  # in order, names may repeat
+    unix_ms: int
+
+
+class RawLog:
+    """Byte-level access to one cluster. Constructing does no I/O.
+
+    Args:
+        bootstrap: `host:port[,host:port]`.
+        config: client library settings that win over ours.
+    """
+
+    def __init__(self, bootstrap: str, *, config: Mapping[str, str] = _NO_CONFIG) -> None:
+        self._connection = Connection(bootstrap=bootstrap, run="tools", data_partitions=1, overrides=dict(config))
+        self._handle = AdminHandle(self._connection)
+        self._offsets = BrokerOffsets(self._handle)
+
+    def partition_counts(self) -> dict[str, int]:
+        """Partition count per topic of the cluster, by full name.
+
+        Raises:
+            LogUnavailable: no broker answers, naming the address and what to do.
+        """
+        try:
+            topics = self._handle.client().list_topics(timeout=_CONNECT_S).topics
+        except KafkaException as error:
+            raise LogUnavailable(
+                f"no Kafka broker answered at {self._connection.bootstrap} within {_CONNECT_S:g} s: "
+                f"{cause_of(error).str()}",
+                hint=UNREACHABLE_HINT,
+            ) from error
+        return {name: len(found.partitions) for name, found in topics.items()}
+
+    def ranges(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
+        """(earliest, end) offsets of partitions, the end being after the last readable record."""
+        with translating("asking for offsets"):
+            return self._offsets.ranges(places)
+
+    def first_at(self, places: Sequence[Place], *, unix_ms: int) -> dict[Place, int | None]:
+        """Offset of the first record at or after a time, per partition; None: there is none."""
+        with self._consumer() as consumer, translating("asking for offsets of a time"):
+            asked = [TopicPartition(topic, partition, unix_ms) for topic, partition in places]
+            found = consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
+        return {(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
+
+    def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configuration per topic."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        if not resources:
+            return {}
+        futures = self._handle.client().describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        with translating("reading topic configurations"):
+            return {
+                resource.name: {key: str(entry.value) for key, entry in future.result().items()}
+                for resource, future in futures.items()
+            }
+
+    def read(self, ranges: Ranges) -> Iterator[RawRecord]:
+        """Records of the ranges, in order of offsets within a partition, partitions interleaved.
+
+        Raises:
+            LogError: the client failed in a way that waiting does not mend.
+            DeadlineExceeded: nothing moved for 30 s.
+        """
+        wanted = {place: bounds for place, bounds in ranges.items() if bounds[0] < bounds[1]}
+        if not wanted:
+            return
+        with self._consumer() as consumer:
+            consumer.incremental_assign(
+                [TopicPartition(topic, part, start) for (topic, part), (start, _) in wanted.items()]
+            )
+            yield from _read_all(consumer, {place: end for place, (_, end) in wanted.items()})
+
+    def create_like(self, target: str, *, source: str) -> bool:
+        """Create `target` with the partitions and limits of `source`; False when it exists with as many partitions.
+
+        Raises:
+            LogError: the source does not exist, or the target has another partition count.
+        """
+        counts = self.partition_counts()
+        if source not in counts:
+            raise LogError(f"topic {source} does not exist")
+        if target in counts:
+            if counts[target] != counts[source]:
+                raise LogError(
+                    f"topic {target} has {counts[target]} partitions, {source} has {counts[source]}; nothing was "
+                    "copied",
+                    hint="choose another name, or delete that topic",
+                )
+            return False
+        seen = self.configs([source])[source]
+        config = {key: seen[key] for key in _COPIED_CONFIG if key in seen}
+        new = NewTopic(target, num_partitions=counts[source], replication_factor=1, config=config)
+        self._wait_created(self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S), target)
+        return True
+
+    def write(self, topic: str, records: Iterable[RawRecord]) -> int:
+        """Append copies to `topic`, partition by partition as they were; returns how many.
+
+        Raises:
+            DeliveryError: at least one was not written.
+        """
+        failed: list[KafkaError] = []
+        settings = WriterSettings()
+        producer = Producer(
+            writer_config(self._connection, settings),
+            logger=LibraryLog(),
+            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+        )
+        count = 0
+        for record in records:
+            _produce(producer, topic, record)
+            count += 1
+            if failed:
+                break
+        left = producer.flush(_FLUSH_S)
+        if failed or left:
+            why = failed[0].str() if failed else f"{left} were not acknowledged within {_FLUSH_S:g} s"
+            raise DeliveryError(f"copying to {topic} failed: {why}")
+        return count
+
+    def _wait_created(self, futures: Mapping[str, object], target: str) -> None:
+        with translating(f"creating topic {target}"):
+            futures[target].result()  # type: ignore[attr-defined]  # a future
+        deadline = Deadline.after(_STALLED_S)
+        while target not in self.partition_counts():
+            deadline.check(f"topic {target} to appear")
+            deadline.clock.wait(0.02)
+
+    def _consumer(self) -> _Closing:
+        return _Closing(Consumer(reader_config(self._connection, ReaderSettings(topics=())), logger=LibraryLog()))
+
+
+class _Closing:
+    """A consumer that is closed at the end of a `with`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __enter__(self) -> Consumer:
+        return self._consumer
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+
+def _read_all(consumer: Consumer, ends: dict[Place, int]) -> Iterator[RawRecord]:
+    stalled = Deadline.after(_STALLED_S)
+    while ends:
+        with translating("reading"):
+            messages = consumer.consume(_BATCH, 0) or consumer.consume(1, _SLICE_S)
+        if not messages:
+            stalled.check(f"records of {', '.join(f'{topic} [{part}]' for topic, part in sorted(ends))}")
+            continue
+        stalled = Deadline.after(_STALLED_S)
+        for message in messages:
+            place = (str(message.topic()), int(message.partition() or 0))
+            record = _record(message, place)
+            if place not in ends or record is None:
+                continue
+            if record.offset < ends[place]:
+                yield record
+        for message in messages:
+            _finish(consumer, message, ends)
+
+
+def _record(message: Message, place: Place) -> RawRecord | None:
+    error = message.error()
+    if error is not None:
+        if error.code() == KafkaError._PARTITION_EOF or is_transient(error):
+            return None
+        raise translated(error, doing=f"reading {place[0]} [{place[1]}]") from KafkaException(error)
+    headers = message.headers()
+    return RawRecord(
+        topic=place[0],
+        partition=place[1],
+        offset=int(message.offset() or 0),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(headers) if headers else (),  # type: ignore[arg-type]  # a list of (name, bytes)
+        unix_ms=message.timestamp()[1],
+    )
+
+
+def _finish(consumer: Consumer, message: Message, ends: dict[Place, int]) -> None:
+    """Stop reading a partition whose end is reached: by its last record, one beyond, or the end of the log."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        return
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        return
+    reached = offset if error is not None else offset + 1
+    if (topic, partition) in ends and reached >= ends[topic, partition]:
+        del ends[topic, partition]
+        consumer.incremental_unassign([TopicPartition(topic, partition)])
+
+
+def _produce(producer: Producer, topic: str, record: RawRecord) -> None:
+    deadline = Deadline.after(_FLUSH_S)
+    while True:
+        try:
+            producer.produce(
+                topic,
+                value=record.value,
+                key=record.key,
+                partition=record.partition,
+                headers=list(record.headers),
+                timestamp=record.unix_ms,
+            )
+            producer.poll(0)
+        except BufferError:
+            deadline.check(f"room to copy to {topic}")
+            producer.poll(_SLICE_S)
+        except KafkaException as error:
+            raise DeliveryError(f"copying to {topic} failed: {cause_of(error).str()}") from error
+        else:
+            return
