@@ -17,12 +17,13 @@ from schemas.errors import LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
-from topics.kafka.errors import cause_of, translated, translating
+from topics.kafka.errors import cause_of, is_transient, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets
 from topics.lag import partition_lag
 from topics.log import PartitionLag
 
 _READY_LIMIT_S = 30.0
+_RETRY_S = 0.1
 _log = logging.getLogger("topics.kafka.admin")
 
 
@@ -108,15 +109,18 @@ class KafkaAdmin:
         Raises:
             LogError: the broker did not say.
         """
-        futures = self._handle.client().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
-        try:
-            found = futures[group].result()
-        except KafkaException as exception:
-            error = cause_of(exception)
-            if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return []
-            raise translated(error, doing=f"asking for the members of {group}") from exception
-        return [str(member.client_id) for member in found.members]
+        deadline = Deadline.after(REQUEST_TIMEOUT_S)
+        while True:
+            futures = self._handle.client().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+            try:
+                return [str(member.client_id) for member in futures[group].result().members]
+            except KafkaException as exception:
+                error = cause_of(exception)
+                if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                if deadline.expired or not is_transient(error):  # a coordinator may be on its way, on a new cluster
+                    raise translated(error, doing=f"asking for the members of {group}") from exception
+                deadline.clock.wait(_RETRY_S)
 
     def delete_topics(self) -> list[str]:
         """Delete all topics of the run; returns the full names deleted."""

@@ -14,7 +14,8 @@ from schemas.records import StageEvent, Version
 from topics.catalog import SAMPLES, Topic
 from topics.clock import ManualClock
 from topics.log import PartitionLag
-from topics.memory import MemoryLog
+from topics.memory import MemoryBroker
+from topics.memory.log import MemoryAdmin
 
 
 def event(seq: int, kind: str, name: str, **changes: object) -> StageEvent:
@@ -100,7 +101,7 @@ def test_a_sum_with_an_unknown_part_is_unknown(parts: list[int | None], sum_reco
     assert total([lag(part) for part in parts]) == sum_records
 
 
-class _Admin(type(MemoryLog(run="r", data_partitions=1).admin())):  # type: ignore[misc]
+class _Admin(MemoryAdmin):
     """The memory admin, with a lag that tests set; as a broker away, or slow."""
 
     answer: list[PartitionLag] | LogUnavailable = LogUnavailable("no broker")
@@ -115,7 +116,7 @@ class _Admin(type(MemoryLog(run="r", data_partitions=1).admin())):  # type: igno
 
 
 def lag_watch(clock: ManualClock) -> tuple[LagWatch, _Admin]:
-    admin = _Admin(MemoryLog(run="r", data_partitions=1).broker, run="r", data_partitions=1)
+    admin = _Admin(MemoryBroker(), run="r", data_partitions=1)
     return LagWatch(admin, clock=clock, interval_s=5.0, max_age_s=30.0), admin
 
 

@@ -1,0 +1,100 @@
+"""The scheduler on a real broker: fencing, epochs, how soon a staged version is commanded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from consumers.scheduler.settings import SchedulerSettings
+from consumers.scheduler.stage import SchedulerStage
+from pipeline.settings import RunSettings
+from pipeline.stage import make_context
+from schemas.errors import Fenced
+from schemas.records import Command
+from tests.unit.consumers.rewards.helpers import read_all
+from tests.unit.consumers.scheduler.test_stage import manifest
+from topics.catalog import COMMANDS, WEIGHTS
+from topics.clock import Deadline
+from topics.kafka import KafkaLog
+from topics.log import Writer, WriterSettings
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Rig:
+    """Schedulers of one run."""
+
+    log: KafkaLog
+    learner: Writer
+    stages: list[SchedulerStage] = field(default_factory=list)
+
+    def scheduler(self) -> SchedulerStage:
+        context = make_context(self.log, run=RunSettings(name=self.log.run, partitions=4), stage="scheduler")
+        stage = SchedulerStage(context, settings=SchedulerSettings(heartbeat_s=0.2, interval_s=0.1))
+        stage.start(deadline=Deadline.after(20))
+        self.stages.append(stage)
+        return stage
+
+    def stage_version(self, step: int) -> None:
+        """As the learner does: in a transaction."""
+        with self.learner.transaction(deadline=Deadline.after(10)):
+            self.learner.write(WEIGHTS, replace(manifest(1, step), run=self.log.run))
+
+    def commands(self, kind: str) -> list[Command]:
+        found = [record for record in read_all(self.log, COMMANDS) if isinstance(record, Command)]
+        return [command for command in found if command.kind == kind]
+
+
+@pytest.fixture
+def rig(kafka_log: KafkaLog) -> Iterator[Rig]:
+    learner = kafka_log.writer(WriterSettings(transactional_id=f"rlweave.{kafka_log.run}.learner", linger_ms=0.0))
+    rig = Rig(log=kafka_log, learner=learner)
+    rig.learner.start(deadline=Deadline.after(20))
+    yield rig
+    for stage in rig.stages:
+        stage.stop(deadline=Deadline.after(10))
+    learner.close(deadline=Deadline.after(10))
+
+
+def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        stage.turn()
+
+
+def test_a_successor_fences_its_predecessor_and_goes_on_with_what_stands(rig: Rig) -> None:
+    first = rig.scheduler()
+    rig.stage_version(1)
+    turn_until(first, lambda: len(rig.commands("publish")) == 1)
+    second = rig.scheduler()
+    turn_until(second, lambda: any(command.epoch == 2 for command in rig.commands("heartbeat")))
+    rig.stage_version(2)
+    with pytest.raises(Fenced):
+        turn_until(first, lambda: False)
+    rig.stages.remove(first)
+    turn_until(second, lambda: rig.commands("publish")[-1].version == manifest(1, 2).version)
+    publishes = [(str(command.version), command.epoch) for command in rig.commands("publish")]
+    assert publishes[-1] == ("1.2", 2)
+    assert ("1.1", 2) not in publishes, "what stands was commanded again"
+
+
+def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
+    """Aim: 50 ms. The bound asserted is wide, as other work shares the machine."""
+    scheduler = rig.scheduler()
+    scheduler.turn()
+    delays_s = []
+    for step in range(1, 11):
+        rig.stage_version(step)
+        began_s = time.monotonic()
+        while scheduler._commands.standing.published != manifest(1, step).version:
+            scheduler.turn()
+            assert time.monotonic() < began_s + 20
+        delays_s.append(time.monotonic() - began_s)
+    print(f"staged to commanded, median {sorted(delays_s)[5] * 1000:.1f} ms")
+    assert sorted(delays_s)[5] < 0.5
+    assert str(rig.commands("publish")[-1].version) == "1.10"
