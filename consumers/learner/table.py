@@ -19,6 +19,7 @@ from pipeline.history import ClosedSet
 from schemas.records import PromptGroup, Reward, Sample
 from topics.log import Envelope, Positions, TopicPartition
 
+_MEMBER_RECORDS = (Sample, Reward)  # a union would be built anew for every record
 _COUNTERS = {
     Joined.DUPLICATE: "duplicates",
     Joined.CONFLICT: "id_conflicts",
@@ -70,7 +71,7 @@ class GroupTable:
         unclosed = self.unclosed
         for envelope in envelopes:
             record = envelope.record
-            if isinstance(record, Sample | Reward):
+            if isinstance(record, _MEMBER_RECORDS):
                 group = unclosed.get(record.group)
                 if group is None:
                     self._without_group(envelope, record.group)
