@@ -70,9 +70,8 @@ class Staging:
         return None if self._running is None else self._running[0]
 
     def begin(self, manifest: Manifest) -> None:
-        """Fetch this version; one that is being fetched is given up, what it has verified stays in the store."""
-        if self._running is not None:
-            self._running[2].set()
+        """Fetch this version, after what was being fetched is given up; what that has verified stays in the store."""
+        self.cancel()
         cancel = threading.Event()
         self._running = (manifest.version, self._pool.submit(self._stage, manifest, cancel), cancel)
 

@@ -47,7 +47,7 @@ class World:
     def __post_init__(self) -> None:
         self.run = RunSettings.model_validate({"name": self.log.run, "dir": self.folder, **self.fields})
         self.store = ChunkStore(self.run.folder / "weights" / "learner", max_bytes=2**30)
-        self.writer = self.log.writer(WriterSettings(transactional_id="learner"))
+        self.writer = self.log.writer(WriterSettings(transactional_id=f"rlweave.{self.log.run}.learner"))
         self.plain = self.log.writer(WriterSettings())
 
     def context(self, stage: str, *, log: Log | None = None, instance: str | None = None) -> StageContext:
