@@ -16,6 +16,7 @@ from pipeline.history import Lineages
 from schemas.records import StageEvent, Version
 
 GAUGES = ("ready_groups", "open_groups", "credit_groups", "lag_records", "running_sequences")
+SHOWN_BINS = 48  # of waits over time: a phase is often shorter than a bin, so fine bins jump between 0 and 1
 _OWNERS = {"ready_groups": "learner", "open_groups": "learner", "credit_groups": "prompts"}  # else: any stage
 _WAITING = ("waiting", "breaker")
 
@@ -33,6 +34,7 @@ class Process:
 class _Seen:
     phase: str = ""
     at_s: float | None = None
+    num_tokens: float = 0.0
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Activity:
     )
     waiting: dict[str, Bins] = field(default_factory=dict)  # stage -> 1 while waiting, 0 while not, weighted by time
     gauges: dict[str, Bins] = field(default_factory=dict)
+    tokens: Bins = field(default_factory=Bins)  # completion tokens made, by rollout heartbeats
     steps: dict[int, dict[str, float]] = field(default_factory=dict)  # gauges of the step notices
     versions: set[Version] = field(default_factory=set)  # the learner said it reached them
     first_unix_ms: int | None = None
@@ -113,7 +116,7 @@ class Activity:
 
     def waiting_share(self, stage: str) -> tuple[list[float], list[float]]:
         """(times in seconds, share of the time in which the stage's processes waited), per bin."""
-        waits, total = self.waiting[stage], self.waiting[f"{stage}/total"]
+        waits, total = (self.waiting[name].coarse(SHOWN_BINS) for name in (stage, f"{stage}/total"))
         pairs = enumerate(zip(waits.sums, total.sums, strict=True))
         found = [((index + 0.5) * waits.width_s, wait / all_s) for index, (wait, all_s) in pairs if all_s > 0]
         return [at for at, _ in found], [share for _, share in found]
@@ -125,6 +128,10 @@ class Activity:
             values = [value for key, value in event.gauges.items() if key.partition("{")[0] == name]
             if values:
                 self.gauges.setdefault(name, Bins()).add(self.at_s(event), sum(values))
+        made, seen = event.gauges.get("tokens_generated", 0.0), self._seen[event.instance]
+        if event.stage == "rollout":
+            self.tokens.add(self.at_s(event), max(0.0, made - seen.num_tokens))
+            seen.num_tokens = made
 
     def _step(self, event: StageEvent) -> None:
         version = event.version

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
+from ops.report.activity import SHOWN_BINS
 from ops.report.collect import RunFacts
 from schemas.errors import SettingsError
 
@@ -115,9 +116,8 @@ def _reward(axes: Axes, facts: RunFacts) -> None:
     if not steps:
         return _nothing(axes, "no scored samples")
     means = [by_step[step].mean for step in steps]
-    stds = [by_step[step].std for step in steps]
-    low = [mean - std for mean, std in zip(means, stds, strict=True)]
-    high = [mean + std for mean, std in zip(means, stds, strict=True)]
+    bands = [by_step[step].band for step in steps]
+    low, high = [band[0] for band in bands], [band[1] for band in bands]
     axes.fill_between(steps, low, high, color=COLOURS[0], alpha=0.18, linewidth=0)
     axes.plot(steps, means, color=COLOURS[0], marker="o" if len(steps) < 80 else None, markersize=2.5)
     axes.set(xlabel="birth version (step)", ylabel="reward")
@@ -161,6 +161,15 @@ def _lag(axes: Axes, facts: RunFacts) -> None:
     times, values = facts.activity.gauges["lag_records"].means()
     axes.plot(times, values, color=COLOURS[0], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="records", ylim=(0, None))
+    return None
+
+
+def _tokens(axes: Axes, facts: RunFacts) -> None:
+    if not any(facts.activity.tokens.sums):
+        return _nothing(axes, "no tokens were counted")
+    times, rates = facts.activity.tokens.coarse(SHOWN_BINS).rates()
+    axes.plot(times, rates, color=COLOURS[0], linewidth=1.5)
+    axes.set(xlabel="time (s)", ylabel="tokens per second", ylim=(0, None))
     return None
 
 
@@ -219,7 +228,7 @@ _PLANS = (
         name="reward",
         title="Reward",
         description="Mean reward of all scored samples by the step of the version that made them; the band is one "
-        "standard deviation of single samples to either side.",
+        "standard deviation of single samples to either side, within the range seen.",
         draw=_reward,
     ),
     _Plan(
@@ -251,6 +260,12 @@ _PLANS = (
         title="Waits over time",
         description="Share of the time in which the processes of each stage waited for another stage, over time.",
         draw=_waits,
+    ),
+    _Plan(
+        name="tokens",
+        title="Generation",
+        description="Completion tokens made per second by all rollout producers, over time.",
+        draw=_tokens,
     ),
     _Plan(
         name="loss",

@@ -19,17 +19,21 @@ _Key = tuple[int, int, str]  # group, member, attempt
 
 @dataclass
 class Spread:
-    """Count, sum and sum of squares of rewards."""
+    """Count, sum, sum of squares and range of rewards."""
 
     num: int = 0
     total: float = 0.0
     squares: float = 0.0
+    lowest: float = math.inf
+    highest: float = -math.inf
 
     def add(self, value: float) -> None:
         """Add one reward."""
         self.num += 1
         self.total += value
         self.squares += value * value
+        self.lowest = min(self.lowest, value)
+        self.highest = max(self.highest, value)
 
     @property
     def mean(self) -> float:
@@ -40,6 +44,11 @@ class Spread:
     def std(self) -> float:
         """Standard deviation."""
         return math.sqrt(max(0.0, self.squares / self.num - self.mean**2))
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """One standard deviation to either side of the mean, within what was seen."""
+        return max(self.lowest, self.mean - self.std), min(self.highest, self.mean + self.std)
 
 
 class Scores:
