@@ -133,6 +133,14 @@ def write_samples(log: Log, groups: Sequence[int], *, member: int = 0) -> None:
     writer.close(deadline=soon())
 
 
+def write_in_transaction(writer: Writer, group: int, *, then: Callable[[], None] = lambda: None) -> None:
+    """One sample that has reached the broker, then `then`, all inside a transaction."""
+    with writer.transaction(deadline=soon()):
+        writer.write(SAMPLES, sample(group))
+        writer.flush(deadline=soon())
+        then()
+
+
 def until(condition: Callable[[], bool], *, what: str) -> None:
     deadline = soon()
     while not condition():
@@ -333,10 +341,12 @@ class LogContract:
         self, backend: Backend, open_reader: Callable[..., Reader]
     ) -> None:
         writer = backend.log.writer(WriterSettings(transactional_id=f"{backend.log.run}.tx"))
-        with pytest.raises(KeyError), writer.transaction(deadline=soon()):
-            writer.write(SAMPLES, sample(0))
-            writer.flush(deadline=soon())
+
+        def fail() -> None:
             raise KeyError
+
+        with pytest.raises(KeyError):
+            write_in_transaction(writer, 0, then=fail)
         with writer.transaction(deadline=soon()):
             writer.write(SAMPLES, sample(4))
         assert groups_of(drain(open_reader(ReaderSettings(topics=(SAMPLES,))))) == [4]
@@ -346,9 +356,9 @@ class LogContract:
         self, backend: Backend, open_reader: Callable[..., Reader]
     ) -> None:
         writer = backend.log.writer(WriterSettings(transactional_id=f"{backend.log.run}.tx"))
-        with pytest.raises(RecordTooLarge), writer.transaction(deadline=soon()):
-            writer.write(SAMPLES, sample(0))
-            writer.write(replace(SAMPLES, max_record_bytes=10), sample(1))
+        too_small = replace(SAMPLES, max_record_bytes=10)
+        with pytest.raises(RecordTooLarge):
+            write_in_transaction(writer, 0, then=lambda: writer.write(too_small, sample(1)))
         assert drain(open_reader(ReaderSettings(topics=(SAMPLES,)))) == []
         writer.close(deadline=soon())
 
@@ -358,10 +368,10 @@ class LogContract:
         with old.transaction(deadline=soon()):
             old.write(SAMPLES, sample(0))
         new.start(deadline=soon())
-        with pytest.raises(Fenced, match="taken over"), old.transaction(deadline=soon()):
-            old.write(SAMPLES, sample(4))
-        with pytest.raises(Fenced), old.transaction(deadline=soon()):
-            old.write(SAMPLES, sample(8))
+        with pytest.raises(Fenced, match="taken over"):
+            write_in_transaction(old, 4)
+        with pytest.raises(Fenced):
+            write_in_transaction(old, 8)
         with new.transaction(deadline=soon()):
             new.write(SAMPLES, sample(12))
         assert groups_of(drain(open_reader(ReaderSettings(topics=(SAMPLES,))))) == [0, 12]
@@ -373,10 +383,8 @@ class LogContract:
     ) -> None:
         settings = WriterSettings(transactional_id=f"{backend.log.run}.tx")
         old, new = backend.log.writer(settings), backend.log.writer(settings)
-        with pytest.raises(Fenced), old.transaction(deadline=soon()):
-            old.write(SAMPLES, sample(0))
-            old.flush(deadline=soon())
-            new.start(deadline=soon())
+        with pytest.raises(Fenced):
+            write_in_transaction(old, 0, then=lambda: new.start(deadline=soon()))
         assert drain(open_reader(ReaderSettings(topics=(SAMPLES,)))) == []
         old.close(deadline=soon())
         new.close(deadline=soon())

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError
-
 from topics.catalog import CATALOG, Topic
 from topics.log import ReaderSettings, WriterSettings
 
@@ -48,7 +46,11 @@ class Connection:
 
     def base(self) -> Config:
         """Settings of every client."""
-        return {"bootstrap.servers": self.bootstrap, "error_cb": _note_error, "message.max.bytes": MAX_WIRE_BYTES}  # type: ignore[dict-item]
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "message.max.bytes": MAX_WIRE_BYTES,
+            "log_level": 2,  # below, each failed connection is a line, on stderr when the process is about to end
+        }
 
 
 def wire_bytes(topic: Topic) -> int:
@@ -106,7 +108,3 @@ def reader_config(connection: Connection, settings: ReaderSettings) -> Config:
         "fetch.queue.backoff.ms": 10,  # a full buffer drains in less than the default of a second
     }
     return config | dict(connection.overrides)
-
-
-def _note_error(error: KafkaError) -> None:
-    _log.debug("client error: %s", error)

@@ -36,6 +36,9 @@ from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPa
 
 _log = logging.getLogger("topics.kafka.reader")
 _SLICE_S = 0.05  # between looks at what a rebalance left to do
+_CHUNK_RECORDS = (
+    64  # asked of the library at once: it copies them all, and few enough are still in the cache when decoded
+)
 _ASK_LIMIT_S = 5.0
 _EVENTS = frozenset({KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED, KafkaError._AUTO_OFFSET_RESET})
 _UNKNOWN_TOPIC_GRACE_S = 10.0  # a topic just created is not known to every broker at once
@@ -64,7 +67,8 @@ class KafkaReader:
             dead_letter=hooks.dead_letter,
             on_error=self._on_error,
         )
-        self._consumer = Consumer(reader_config(connection, settings), logger=LibraryLog())
+        with translating("setting up a consumer"):
+            self._consumer = Consumer(reader_config(connection, settings), logger=LibraryLog())
         if settings.assign == "group":
             self._subscribe()
         else:
@@ -223,15 +227,30 @@ class KafkaReader:
 
     def _take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         self._revoked.clear()
-        with translating("reading"):
-            messages = self._consumer.consume(max_records, 0)
-            if not messages:
-                messages = self._consumer.consume(1, min(_SLICE_S, deadline.remaining_s()))
-                if messages and max_records > 1:
-                    messages += self._consumer.consume(max_records - 1, 0)
+        envelopes: list[Envelope] = []
+        wait_s = min(_SLICE_S, deadline.remaining_s())
+        while len(envelopes) < max_records:
+            messages = self._consume(min(_CHUNK_RECORDS, max_records - len(envelopes)), wait_s=wait_s)
+            if self._revoked:
+                messages = [each for each in messages if not self._is_revoked(each)]
+            fresh = self._unpacker.unpack(messages)
+            if not fresh:
+                break
+            envelopes += fresh
+            wait_s = 0.0
         if self._revoked:
-            messages = [each for each in messages if not self._is_revoked(each)]
-        return self._unpacker.unpack(messages)
+            envelopes = [each for each in envelopes if (each.topic, each.partition) not in self._revoked]
+        return envelopes
+
+    def _consume(self, max_messages: int, *, wait_s: float) -> list[Message]:
+        """What the client has, else what comes first within `wait_s`; the library itself would wait for all."""
+        with translating("reading"):
+            messages = self._consumer.consume(max_messages, 0)
+            if not messages and wait_s > 0:
+                messages = self._consumer.consume(1, wait_s)
+                if messages and max_messages > 1:
+                    messages += self._consumer.consume(max_messages - 1, 0)
+        return messages
 
     def _on_error(self, error: KafkaError, message: Message) -> None:
         """An error or event that came in place of a record."""

@@ -22,7 +22,7 @@ from schemas.records import Record
 from topics.catalog import Topic, full_name
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, writer_config
-from topics.kafka.errors import cause_of, is_transient, undelivered
+from topics.kafka.errors import cause_of, is_transient, translating, undelivered
 from topics.log import WriterSettings
 from topics.routing import Headers, check_partition, check_size, partition_for
 
@@ -37,9 +37,13 @@ class KafkaWriter:
     def __init__(self, connection: Connection, settings: WriterSettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._producer = Producer(
-            writer_config(connection, settings), logger=LibraryLog(), on_delivery=self._not_delivered
-        )
+        config: dict[str, object] = {**writer_config(connection, settings)}
+        if settings.transactional_id is None:
+            config["on_delivery"] = self._not_delivered
+        # else the commit reports failed records; the library would call back on top of the exception of a fence, which
+        # Python does not allow
+        with translating("setting up a producer"):
+            self._producer = Producer(config, logger=LibraryLog())
         self._names: dict[str, str] = {}
         self._failure: DeliveryError | Fenced | None = None  # of a record; raised once
         self._broken: DeliveryError | Fenced | None = None  # of the writer; raised from then on
@@ -138,12 +142,13 @@ class KafkaWriter:
 
     def abort(self) -> None:
         """Abort the open transaction; a writer that cannot is of no more use (for `KafkaTransaction`)."""
+        if self._broken is not None:
+            return  # the broker ends it: by the newer writer, or when it times out
         self._aborting = True
         try:
             self._producer.abort_transaction(_ABORT_LIMIT_S)
         except KafkaException as exception:
-            if self._broken is None:
-                self._broken = undelivered(cause_of(exception), doing="aborting a transaction")
+            self._broken = undelivered(cause_of(exception), doing="aborting a transaction")
             _log.warning("a transaction of %s was not aborted: %s", self._settings.transactional_id, exception)
         finally:
             self._aborting = False
@@ -205,6 +210,10 @@ class KafkaWriter:
             return call()
         except KafkaException as exception:
             self._refuse(cause_of(exception), doing=doing, cause=exception)
+        except SystemError as clash:  # a fatal error, and a delivery report on top of it: see __init__
+            if not isinstance(clash.__cause__, KafkaException):
+                raise
+            self._refuse(cause_of(clash.__cause__), doing=doing, cause=clash.__cause__)
 
     def _refuse(self, error: KafkaError, *, doing: str, cause: KafkaException) -> NoReturn:
         if error.code() == KafkaError._FATAL:  # what made it fatal comes out of poll, as an exception
