@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
 from schemas.records import SamplingParams
+
+StopString = Annotated[str, Field(min_length=1)]  # an empty one would match everywhere
 
 
 class PromptsSettings(Section):
@@ -17,7 +21,7 @@ class PromptsSettings(Section):
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0: greedy.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus; 1: off.")
     top_k: int = Field(default=0, ge=0, description="Most likely tokens kept; 0: off.")
-    stop: tuple[str, ...] = Field(default=(), description="A completion ends before the first of these strings.")
+    stop: tuple[StopString, ...] = Field(default=(), description="A completion ends before the first of these strings.")
     batch_groups: PositiveInt = Field(default=64, description="Most groups written in one transaction.")
     transaction_limit_s: Seconds = Field(default=30.0, description="Longest time for one transaction.")
 

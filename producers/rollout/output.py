@@ -53,8 +53,12 @@ class SampleOutput:
             self._write(sample, attempt=finished.attempt)
         self._written.append(finished.ticket)
 
-    def settle(self, *, now: bool = False) -> None:
+    def settle(self, *, now: bool = False, deadline: Deadline | None = None) -> None:
         """Acknowledge what is confirmed, when it is time or at once.
+
+        Args:
+            now: do not wait for more to come together.
+            deadline: for the confirmation; absent: `flush_limit_s` from now.
 
         Raises:
             DeliveryError: it is not known whether everything was written.
@@ -65,7 +69,8 @@ class SampleOutput:
         self._settled_s = clock.monotonic()
         if self._written:
             # (2) confirmed by the broker, or an error that ends the process
-            self._writer.flush(deadline=Deadline.after(self._settings.flush_limit_s, clock=clock))
+            limit = Deadline.after(self._settings.flush_limit_s, clock=clock) if deadline is None else deadline
+            self._writer.flush(deadline=limit)
             for envelope in self._written:
                 self._queue.done(envelope)
             self._written.clear()

@@ -147,7 +147,7 @@ class RolloutStage:
             leaving.callback(self._control.close)
             leaving.callback(parts.writer.close, deadline=deadline)
             leaving.callback(parts.queue.close)
-            parts.output.settle(now=True)
+            parts.output.settle(now=True, deadline=deadline)
 
     def _started(self) -> _Parts:
         if self._parts is None:
