@@ -44,19 +44,14 @@ def audit(
 
     Reads the ledger first, then what it speaks of, so a run that goes on balances, too.
     """
-    from ops.audit.read import read_all
-    from ops.audit.report import AuditSettings, judge
+    from ops.audit.run import age_bound, audit_source
 
     if (run is None) == (dump is None):
         raise click.UsageError("give either --run NAME or --from DIR")
     settings = None if run is None else saved_settings(run, runs_dir=runs_dir)
     source = _source(run, dump, kafka=kafka, settings=settings, state_dir=state_dir)
-    fold, windows = read_all(source)
-    if settings is None and fold.run:
-        settings = saved_settings(fold.run, runs_dir=runs_dir)  # of the run this is a copy of
-    audit_settings = AuditSettings(max_age=max_age if max_age is not None else _bound(settings))
-    report = judge(fold, windows=windows, settings=audit_settings, run=source.run)
-    return _say(report, json_file=json_file)
+    bound = max_age if max_age is not None else age_bound(settings)
+    return _say(audit_source(source, max_age=bound), json_file=json_file)
 
 
 def _source(
@@ -68,12 +63,6 @@ def _source(
     if dump is not None:
         return DumpSource(dump)
     return KafkaSource(open_raw_log(kafka, settings=settings, state_dir=state_dir), run=str(run))
-
-
-def _bound(settings: RunFile | None) -> int | None:
-    if settings is None or settings.run.on_stale == "train":
-        return None
-    return settings.run.max_staleness
 
 
 def _say(report: AuditReport, *, json_file: Path | None) -> int:

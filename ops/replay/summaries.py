@@ -1,0 +1,143 @@
+"""What a person wants to know of a record first: a few lines per record type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from schemas.errors import CodecError
+from schemas.packed import unpack_f32, unpack_i32, unpack_u8
+from schemas.records import (
+    Command,
+    DeadLetter,
+    LedgerSealed,
+    LineageStarted,
+    Manifest,
+    MemberOutcome,
+    Outcome,
+    PromptGroup,
+    Record,
+    Reward,
+    Sample,
+    StageEvent,
+)
+
+
+def summary(record: Record) -> Iterator[str]:
+    """A few lines about one record."""
+    match record:
+        case Sample():
+            yield from _sample(record)
+        case PromptGroup():
+            yield from _prompt(record)
+        case Reward():
+            said = f"= {record.value:g}" if record.value is not None else f"failed: {printable(record.failure or '')}"
+            yield f"{record.name} {said} (weight {record.weight:g}, plug-in {record.plugin_version})"
+            yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, took {record.duration_ms:.1f} ms"
+        case Outcome():
+            yield from _outcome(record)
+        case DeadLetter():
+            yield f"from {record.topic}[{record.partition}] {record.offset}, read by {record.reader}"
+            yield f"because: {printable(record.error)}"
+            yield f"value: {'none' if record.value is None else record.value.hex()}"
+        case _:
+            yield _one_line(record)
+
+
+def token_table(sample: Sample) -> Iterator[str]:
+    """Token ids of the prompt, then one line per completion token."""
+    try:
+        prompt, tokens = unpack_i32(sample.prompt_tokens), unpack_i32(sample.completion_tokens)
+        logprobs = None if sample.logprobs is None else unpack_f32(sample.logprobs)
+    except CodecError as error:
+        yield f"tokens cannot be shown: {error.message}"
+        return
+    mask = unpack_u8(sample.loss_mask)
+    versions = [str(run.version) for run in sample.version_runs for _ in range(run.num_tokens)]
+    yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
+    yield f"{'position':>8} {'token':>8} {sample.logprobs_kind:>12} {'mask':>4} version"
+    for index, token in enumerate(tokens.tolist()):
+        logprob = f"{logprobs[index]:.6f}" if logprobs is not None and index < len(logprobs) else "-"
+        trains = str(mask[index]) if index < len(mask) else "-"
+        version = versions[index] if index < len(versions) else "-"
+        yield f"{index:>8} {token:>8} {logprob:>12} {trains:>4} {version}"
+
+
+def printable(text: str) -> str:
+    """Text without control characters other than line ends."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _sample(sample: Sample) -> Iterator[str]:
+    if sample.failure is not None:
+        yield f"failed: {printable(sample.failure)} (attempt {sample.attempt}, by {sample.producer})"
+        return
+    runs = ", ".join(f"{run.version} x {run.num_tokens}" for run in sample.version_runs)
+    num_tokens = len(sample.completion_tokens) // 4
+    yield f"attempt {sample.attempt}, by {sample.producer}"
+    yield f"{num_tokens} tokens, {sample.finish_reason}, versions {runs}"
+    yield from _labelled("prompt", sample.prompt_text)
+    yield from _labelled("completion", sample.completion_text)
+    if sample.answer is not None:
+        yield from _labelled("answer", sample.answer)
+
+
+def _prompt(prompt: PromptGroup) -> Iterator[str]:
+    yield f"{prompt.group_size} members, source {prompt.source} item {prompt.source_index} of epoch {prompt.epoch}"
+    if prompt.text is not None:
+        yield from _labelled("prompt", prompt.text)
+    for message in prompt.messages if prompt.messages is not None else ():
+        yield from _labelled(message.role, message.content)
+    if prompt.token_ids is not None:
+        yield f"prompt: {len(prompt.token_ids) // 4} token ids"
+    if prompt.answer is not None:
+        yield from _labelled("answer", prompt.answer)
+
+
+def _outcome(outcome: Outcome) -> Iterator[str]:
+    reason = "" if outcome.reason is None else f" ({outcome.reason})"
+    yield f"{outcome.result}{reason} by step {outcome.lineage}.{outcome.step}, seq {outcome.seq}"
+    yield f"attempt {outcome.attempt if outcome.attempt is not None else 'none'}"
+    yield from (_member(member) for member in outcome.members)
+
+
+def _member(member: MemberOutcome) -> str:
+    parts = [f"member {member.member}: {member.result}"]
+    parts += [f"({member.reason})"] if member.reason is not None else []
+    parts += [f"version {member.version}"] if member.version is not None else []
+    parts += [f"age {member.age}"] if member.age is not None else []
+    parts += [f"{use.name} = {use.value:g}" for use in member.rewards]
+    return " ".join(parts)
+
+
+def _one_line(record: Record) -> str:
+    match record:
+        case LineageStarted():
+            origin = f"{record.parent}.{record.branch_step}"
+            return f"lineage {record.lineage} from {origin}, by {record.holder}, seq {record.seq}"
+        case LedgerSealed():
+            return f"lineage {record.lineage} sealed at step {record.step}, {record.num_groups} groups: {record.reason}"
+        case Manifest():
+            size = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks, {record.num_bytes} bytes"
+            return f"version {record.version}, {record.encoding}, {size}"
+        case StageEvent():
+            version = "" if record.version is None else f", version {record.version}"
+            said = _pairs({**record.details, **{name: f"{value:g}" for name, value in record.gauges.items()}})
+            return printable(f"{record.instance} {record.kind} {record.name}{version}{said}")
+        case Command():
+            what = {"version": record.version, "replicas": record.replicas, "rate": record.rate, "drain": record.drain}
+            said = _pairs({name: str(value) for name, value in what.items() if value is not None})
+            return printable(f"{record.kind} to {record.target}{said}, epoch {record.epoch}, because {record.reason}")
+        case _:
+            return type(record).__name__
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return "" if not values else ": " + ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    first, *more = printable(text).split("\n")
+    yield f"{label}: {first}"
+    yield from (f"  {line}" for line in more)
