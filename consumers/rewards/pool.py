@@ -79,8 +79,8 @@ class Pool(Protocol):
         """Jobs submitted that no thread has begun."""
         ...
 
-    def finished(self) -> list[Finished]:
-        """What ended since the last call."""
+    def finished(self, *, wait_s: float = 0.0) -> list[Finished]:
+        """What ended since the last call; waits at most `wait_s` for the first."""
         ...
 
     def close(self) -> None:
@@ -124,8 +124,8 @@ class ThreadPool:
         self._num_inside -= len(jobs)
         return jobs
 
-    def finished(self) -> list[Finished]:
-        ended = _drain(self._outbox)
+    def finished(self, *, wait_s: float = 0.0) -> list[Finished]:
+        ended = _drain(self._outbox, wait_s=wait_s)
         self._num_inside -= len(ended)
         return ended
 
@@ -163,8 +163,8 @@ class LoopPool:
     def take_back(self) -> list[Job]:
         return []  # each has begun
 
-    def finished(self) -> list[Finished]:
-        ended = _drain(self._outbox)
+    def finished(self, *, wait_s: float = 0.0) -> list[Finished]:
+        ended = _drain(self._outbox, wait_s=wait_s)
         self._num_inside -= len(ended)
         return ended
 
@@ -234,11 +234,12 @@ def _turn_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _drain(source: queue.SimpleQueue[_T]) -> list[_T]:
+def _drain(source: queue.SimpleQueue[_T], *, wait_s: float = 0.0) -> list[_T]:
     taken: list[_T] = []
-    while not source.empty():
-        try:
+    try:
+        if wait_s > 0:
+            taken.append(source.get(timeout=wait_s))
+        while True:
             taken.append(source.get_nowait())
-        except queue.Empty:  # another thread was faster
-            break
-    return taken
+    except queue.Empty:
+        return taken

@@ -72,9 +72,9 @@ class Scoring:
         """Samples to score."""
         self._waiting.extend(samples)
 
-    def step(self, *, begin_more: bool = True) -> list[Scored]:
-        """Collect what ended, begin what may begin; never blocks."""
-        scored = [one for ended in self._pool.finished() for one in self._judge(ended)]
+    def step(self, *, begin_more: bool = True, wait_s: float = 0.0) -> list[Scored]:
+        """Collect what ended, waiting at most `wait_s` for some; begin what may begin."""
+        scored = [one for ended in self._pool.finished(wait_s=wait_s) for one in self._judge(ended)]
         if self.state() is BreakerState.OPEN:
             self._take_back()
         if begin_more:

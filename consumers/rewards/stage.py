@@ -36,6 +36,7 @@ from topics.queue import WorkQueue
 BUSY_POLL_S = 0.005  # wait for records while the plug-in works: what a verdict waits at most
 COMMIT_S = 0.2  # between two commits: what a crash makes the next process score again, at most
 FLUSH_S = 30.0
+PATIENCE_S = 1.0  # without room for this long, partitions are paused and polling goes on
 RECHECK_S = 2.0  # after joining, to see whoever joined in the same moment
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class RewardStage:
         self._queue: WorkQueue
         self._writer: Writer
         self._watch: Watch
-        self._commit_s = 0.0
+        self._commit_s = self._room_s = 0.0
         self._recheck_s: float | None = None
 
     def start(self, *, deadline: Deadline) -> None:  # noqa: ARG002 - nothing here waits
@@ -84,9 +85,13 @@ class RewardStage:
         """Take what there is room for, collect verdicts, write, flush, commit."""
         scoring = self._started()
         limit = self._most_to_take(scoring)
-        envelopes = self._queue.take(limit, deadline=self._after(self._wait_s(scoring)))
-        self._take(envelopes, scoring=scoring)
-        self._settle(scoring.step())
+        envelopes: Sequence[Envelope] = ()
+        if self._is_full_for_a_moment(limit):
+            self._settle(scoring.step(wait_s=BUSY_POLL_S))
+        else:
+            envelopes = self._queue.take(limit, deadline=self._after(self._wait_s(scoring)))
+            self._take(envelopes, scoring=scoring)
+            self._settle(scoring.step())
         self._watch.look(scoring, starved=limit == 1 and not envelopes)
         self._watch_claim()
 
@@ -133,6 +138,13 @@ class RewardStage:
             return BUSY_POLL_S
         until_retry_s = scoring.next_retry_s()
         return TURN_S if until_retry_s is None else min(TURN_S, until_retry_s)
+
+    def _is_full_for_a_moment(self, limit: int) -> bool:
+        """Whether to wait for verdicts instead of polling: a poll with no room pauses, which costs what was fetched."""
+        now_s = self._context.clock.monotonic()
+        if limit == 0 or self._queue.num_free > 0:
+            self._room_s = now_s
+        return self._queue.num_free <= 0 and limit > 0 and now_s < self._room_s + PATIENCE_S
 
     def _most_to_take(self, scoring: Scoring) -> int:
         """0 pauses the partitions: an open breaker takes nothing, a half-open one what it needs for its probe."""
