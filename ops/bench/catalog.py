@@ -1,0 +1,39 @@
+"""The benchmarks there are, and what each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.bench.codec import bench_codec
+from ops.bench.ingest import IngestSize, bench_ingest
+from ops.bench.result import BenchResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest:
+    """How to measure.
+
+    Attributes:
+        quick: few and short repeats: says whether it works, not how fast it is.
+        kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
+        state_dir: folder of the local services.
+    """
+
+    quick: bool = False
+    kafka: str | None = None
+    state_dir: Path = Path(".rlweave")
+
+
+def _codec(request: BenchRequest) -> BenchResult:
+    return bench_codec(quick=request.quick)
+
+
+def _ingest(request: BenchRequest) -> BenchResult:
+    return bench_ingest(
+        IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
+    )
+
+
+BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {"codec": _codec, "ingest": _ingest}

@@ -1,0 +1,37 @@
+"""`rlweave bench`: measure rlweave against peers and limits."""
+
+# ruff: noqa: PLC0415 - commands import what they call when they are called, so help stays quick
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ops.cli.run import state_dir_option
+
+NAMES = ("codec", "ingest")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(NAMES))
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the numbers here."
+)
+@click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
+@click.option("--kafka", metavar="HOST:PORT", help="ingest: use this broker.")
+@state_dir_option
+def bench(name: str, *, json_file: Path | None, quick: bool, kafka: str | None, state_dir: Path) -> int:
+    """Run one benchmark and print its table.
+
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a sample
+    before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local services,
+    else services of its own for the while.
+    """
+    from ops.bench.catalog import BENCHES, BenchRequest
+
+    result = BENCHES[name](BenchRequest(quick=quick, kafka=kafka, state_dir=state_dir))
+    click.echo(result.text())
+    if json_file is not None:
+        result.save(json_file)
+    return 0
