@@ -47,9 +47,12 @@ class AssemblerSettings:
     min_group_members: int | None  # fewest valid members to be trained; None: all
     deadline_s: float  # engine-ready time after which an open group is closed
     buffer_bytes: int  # encoded bytes of unclosed groups above which `over_limit` holds
+    vocab_size: int | None = None  # of the model; None: token ids have no upper limit
 
     @classmethod
-    def of_run(cls, run: RunSettings, *, weights: Mapping[str, float], buffer_bytes: int) -> AssemblerSettings:
+    def of_run(
+        cls, run: RunSettings, *, weights: Mapping[str, float], buffer_bytes: int, vocab_size: int | None = None
+    ) -> AssemblerSettings:
         """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
 
         Raises:
@@ -61,6 +64,7 @@ class AssemblerSettings:
             min_group_members=run.min_group_members,
             deadline_s=run.group_deadline_s,
             buffer_bytes=buffer_bytes,
+            vocab_size=vocab_size,
         )
 
 
@@ -94,7 +98,9 @@ class Assembler:
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
         )
-        self._ready = ReadyGroups(settings.staleness, lineages=lineages, unfit=self._drop)
+        self._ready = ReadyGroups(
+            settings.staleness, lineages=lineages, vocab_size=settings.vocab_size, unfit=self._drop
+        )
         self._in_batch: dict[int, OpenGroup] = {}
         self._drafts: list[OutcomeDraft] = []
         self._last_tick: tuple[float, bool] | None = None  # (time, engine ready)

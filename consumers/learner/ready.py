@@ -2,8 +2,9 @@
 
 Role: the *select* hook of promise 7, and the last look at a group before it is trained.
 Data in and out: groups with a winner in; groups chosen, or found unfit, out.
-Invariants: a group is examined once against the lineages; what is chosen has enough valid members, all of surviving
-versions, and is not over the bound. Order is (oldest birth step, group number), so arrival order decides nothing.
+Invariants: a group is examined once against the lineages and the model; what is chosen has enough valid members, all
+of surviving versions and tokens the model has, and is not over the bound. Order is (oldest birth step, group number),
+so arrival order decides nothing.
 Failure: none; an unfit group goes to `unfit` with its reason.
 """
 
@@ -16,7 +17,9 @@ from consumers.learner.batch import TrainGroup, TrainMember
 from consumers.learner.groups import OpenGroup
 from consumers.learner.staleness import StalenessRule, version_problem
 from pipeline.history import Lineages
+from schemas.packed import unpack_i32
 from schemas.reasons import Reason
+from schemas.records import Sample
 
 Unfit = Callable[[OpenGroup, str], None]
 
@@ -27,11 +30,13 @@ class ReadyGroups:
     Args:
         rule: the age bound.
         lineages: which versions survive.
+        vocab_size: of the model; None: not checked.
         unfit: told of each group that may not be trained, with the reason.
     """
 
-    def __init__(self, rule: StalenessRule, *, lineages: Lineages, unfit: Unfit) -> None:
+    def __init__(self, rule: StalenessRule, *, lineages: Lineages, vocab_size: int | None, unfit: Unfit) -> None:
         self._rule = rule
+        self._vocab_size = vocab_size
         self._lineages = lineages
         self._unfit = unfit
         self._heap: list[tuple[int, int, OpenGroup]] = []  # (oldest birth step, group number, group)
@@ -76,18 +81,25 @@ class ReadyGroups:
         return group
 
     def _vet(self, group: OpenGroup, step: int) -> bool:
-        """Drop members of versions that do not survive or do not exist yet; True when there were any."""
+        """Drop members of versions that do not survive or do not exist yet, and those with tokens the model does not
+        have, which would break a step for ever; True when there were any."""
         group.is_vetted = True
         attempt, changed = group.winner, False
         if attempt is None:
             return False
         for _, slot in attempt.valid_slots():
-            runs = () if slot.sample is None else slot.sample.version_runs
-            problem = version_problem(runs, lineages=self._lineages, step=step)
+            problem = None if slot.sample is None else self._problem(slot.sample, step)
             if problem is not None:
                 attempt.drop(slot, problem)
                 changed = True
         return changed
+
+    def _problem(self, sample: Sample, step: int) -> Reason | None:
+        if self._vocab_size is not None:
+            for tokens in (sample.prompt_tokens, sample.completion_tokens):
+                if tokens and unpack_i32(tokens).max() >= self._vocab_size:
+                    return Reason.OUT_OF_VOCABULARY
+        return version_problem(sample.version_runs, lineages=self._lineages, step=step)
 
 
 def train_group(group: OpenGroup, *, step: int) -> TrainGroup:

@@ -162,6 +162,7 @@ def assembler(
     step: int = 0,
     buffer_bytes: int = 10**9,
     evict_margin: int = 0,
+    vocab_size: int | None = None,
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -171,6 +172,7 @@ def assembler(
             min_group_members=min_group_members,
             deadline_s=100.0,
             buffer_bytes=buffer_bytes,
+            vocab_size=vocab_size,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from consumers.learner.assembler import Assembler
+from consumers.learner.assembler import Assembler, AssemblerSettings
 from pipeline.history import ClosedSet
+from pipeline.settings import RunSettings
 from schemas.reasons import Reason
 from schemas.records import Record, Reward, RewardUse, Sample
 from tests.unit.consumers.learner.material import (
@@ -384,3 +385,21 @@ def test_what_is_open_at_the_end_is_closed_with_that_reason() -> None:
         "dropped(never_arrived)": 1,
     }
     assert (target.num_unclosed, target.num_ready) == (0, 0)
+
+
+def test_tokens_the_model_does_not_have_are_dropped_before_they_break_a_step() -> None:
+    target = assembler(vocab_size=2, min_group_members=1)
+    feed(target, [prompt(0, size=2), sample(0, 0), reward(0, 0), reward(0, 1)])
+    feed(target, [sample(0, 1, born=(version(0), version(0)))])  # token ids up to 3
+    batch = target.cut(0, 1)
+    assert batch is not None
+    target.mark_trained(batch)
+    assert results(target.take_outcomes()) == {"trained": 1, "dropped(out_of_vocabulary)": 1}
+
+
+def test_settings_come_from_the_run_without_shadow_rewards() -> None:
+    run = RunSettings(name="r", max_staleness=3, on_stale="wait", min_group_members=2, group_deadline_s=7)
+    made = AssemblerSettings.of_run(run, weights={"a": 1.0, "shadow": 0.0}, buffer_bytes=5, vocab_size=9)
+    assert list(made.rewards.weights) == ["a"]
+    assert (made.staleness.max_age, made.staleness.on_stale) == (3, "wait")
+    assert (made.min_group_members, made.deadline_s, made.buffer_bytes, made.vocab_size) == (2, 7, 5, 9)
