@@ -107,7 +107,8 @@ class SchedulerStage:
         return max(0.0, min(due_s - now_s, TURN_S))
 
     def _read_commands(self, *, deadline: Deadline) -> None:
-        reader = self._context.log.reader(ReaderSettings(topics=(COMMANDS,)), hooks=self._context.hooks())
+        settings = ReaderSettings(topics=(COMMANDS,), instance=self._context.instance)
+        reader = self._context.log.reader(settings, hooks=self._context.hooks())
         try:
             for envelope in _to_end(reader, deadline=deadline, what="the commands in force"):
                 if isinstance(envelope.record, Command):
@@ -119,7 +120,7 @@ class SchedulerStage:
         """One reader for both topics: weights from the first manifest, events from now on."""
         retained = self._context.log.admin().describe()
         positions: dict[TopicPartition, int] = {(EVENTS.name, 0): retained[EVENTS.name][0][1]}
-        settings = ReaderSettings(topics=(EVENTS, WEIGHTS), start="earliest", positions=positions)
+        settings = ReaderSettings(topics=(EVENTS, WEIGHTS), positions=positions, instance=self._context.instance)
         reader = self._context.log.reader(settings, hooks=self._context.hooks())
         self._fold(_to_end(reader, deadline=deadline, what="the manifests"))
         return reader
