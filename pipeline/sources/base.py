@@ -9,7 +9,7 @@ Failure: `RecordInvalid` (reason prompt_invalid) for a row that gives no prompt;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol, TypeAlias
@@ -86,20 +86,24 @@ class Rows(Protocol):
     def row(self, index: int) -> Row: ...
 
 
+class Shape(Protocol):
+    """Makes a prompt of a row; raises `RecordInvalid` when it holds none."""
+
+    def __call__(self, row: Row, *, source_index: int, epoch: int) -> PromptItem: ...
+
+
 class EpochSource:
     """Walks rows epoch by epoch.
 
     Args:
         rows: what is walked.
-        shape: makes a prompt of a row; gets the position in the epoch and the epoch.
+        shape: makes a prompt of a row, given its position in the epoch's order and the epoch.
         seed: of the orders.
         shuffle: False keeps the natural order in every epoch.
         epochs: how often; None: without end.
     """
 
-    def __init__(
-        self, rows: Rows, *, shape: Callable[[Row, int, int], PromptItem], seed: int, shuffle: bool, epochs: int | None
-    ) -> None:
+    def __init__(self, rows: Rows, *, shape: Shape, seed: int, shuffle: bool, epochs: int | None) -> None:
         self._rows = rows
         self._shape = shape
         self._shuffle = shuffle and rows.num_rows is not None
@@ -128,7 +132,7 @@ class EpochSource:
         per_epoch = self._rows.num_rows
         epoch, position = (0, index) if per_epoch is None else divmod(index, per_epoch)
         row = int(self._order(epoch)[position]) if self._shuffle else position
-        return self._shape(self._rows.row(row), position, epoch)
+        return self._shape(self._rows.row(row), source_index=position, epoch=epoch)
 
 
 def index_after(source: Source, *, epoch: int, source_index: int) -> int:

@@ -38,7 +38,7 @@ class Shaper:
         self._settings = settings
         self._extract = None if settings.extract is None else re.compile(settings.extract)
 
-    def __call__(self, row: Row, source_index: int, epoch: int) -> PromptItem:
+    def __call__(self, row: Row, *, source_index: int, epoch: int) -> PromptItem:
         """The prompt of a row.
 
         Raises:

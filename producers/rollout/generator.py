@@ -94,7 +94,7 @@ class Generator(Generic[T]):
             check_prompt(prompt)
             tokens = self._engine.encode_prompt(prompt)
         except RecordInvalid as error:
-            self._notice("prompt_invalid", prompt.group, error.message)
+            self._notice("prompt_invalid", group=prompt.group, error=error.message)
             return self._fail(attempt, ticket=ticket, reason=error.reason)
         self._groups[prompt.group] = _Group(ticket=ticket, attempt=attempt, tokens=tokens)
         for member in range(prompt.group_size):
@@ -150,7 +150,7 @@ class Generator(Generic[T]):
             try:
                 self._engine.submit([request])
             except EngineError as error:
-                self._notice("request_refused", group, error.message)
+                self._notice("request_refused", group=group, error=error.message)
                 finished.append(self._fail_group(group))
         return finished
 
@@ -205,5 +205,5 @@ class Generator(Generic[T]):
         self._waiting = deque(each for each in self._waiting if each.request_id in self._members)
         self._engine.abort(gone)
 
-    def _notice(self, name: str, group: int, error: str) -> None:
+    def _notice(self, name: str, *, group: int, error: str) -> None:
         self._context.events.notice(name, details={"group": str(group), "error": error})
