@@ -36,9 +36,9 @@ from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPa
 
 _log = logging.getLogger("topics.kafka.reader")
 _SLICE_S = 0.05  # between looks at what a rebalance left to do
-_CHUNK_RECORDS = (
-    64  # asked of the library at once: it copies them all, and few enough are still in the cache when decoded
-)
+# Most records of one poll. The library copies all it hands over; few enough are still in the cache when they are
+# decoded: 64 at a time cost a third less processor time per 10 kB sample than 500.
+_BATCH_RECORDS = 64
 _ASK_LIMIT_S = 5.0
 _EVENTS = frozenset({KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED, KafkaError._AUTO_OFFSET_RESET})
 _UNKNOWN_TOPIC_GRACE_S = 10.0  # a topic just created is not known to every broker at once
@@ -227,20 +227,11 @@ class KafkaReader:
 
     def _take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         self._revoked.clear()
-        envelopes: list[Envelope] = []
         wait_s = min(_SLICE_S, deadline.remaining_s())
-        while len(envelopes) < max_records:
-            messages = self._consume(min(_CHUNK_RECORDS, max_records - len(envelopes)), wait_s=wait_s)
-            if self._revoked:
-                messages = [each for each in messages if not self._is_revoked(each)]
-            fresh = self._unpacker.unpack(messages)
-            if not fresh:
-                break
-            envelopes += fresh
-            wait_s = 0.0
+        messages = self._consume(min(_BATCH_RECORDS, max_records), wait_s=wait_s)
         if self._revoked:
-            envelopes = [each for each in envelopes if (each.topic, each.partition) not in self._revoked]
-        return envelopes
+            messages = [each for each in messages if not self._is_revoked(each)]
+        return self._unpacker.unpack(messages)
 
     def _consume(self, max_messages: int, *, wait_s: float) -> list[Message]:
         """What the client has, else what comes first within `wait_s`; the library itself would wait for all."""

@@ -70,7 +70,9 @@ class MemoryReader:
                 if not taken and not deadline.expired:
                     self._wait(deadline)
                     continue
-            envelopes = [each for place, offset, stored in taken if (each := self._envelope(place, offset, stored))]
+            envelopes = [
+                each for place, offset, stored in taken if (each := self._envelope(place, offset=offset, stored=stored))
+            ]
             if envelopes or deadline.expired:
                 return envelopes
 
@@ -210,7 +212,7 @@ class MemoryReader:
         else:
             deadline.clock.wait(deadline.remaining_s())
 
-    def _envelope(self, place: TopicPartition, offset: int, stored: Stored) -> Envelope | None:
+    def _envelope(self, place: TopicPartition, *, offset: int, stored: Stored) -> Envelope | None:
         """The envelope of a record; None when its bytes went to the dead letters."""
         topic = self._topics[place[0]]
         origin = Envelope(
