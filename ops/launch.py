@@ -80,7 +80,7 @@ def _stop_on_signals() -> StopSignal:
 
 def _drained(admin: Admin, run_file: RunFile) -> Callable[[], bool]:
     """Whether every reward consumer has committed all samples; unknown lag counts as not."""
-    groups = [group_id(run_file.run.name, name, settings) for name, settings in run_file.rewards.items()]
+    groups = [group_id(run_file.run.name, name, settings=settings) for name, settings in run_file.rewards.items()]
 
     def drained() -> bool:
         return all(lag.lag_records == 0 for group in groups for lag in admin.lag(group, [SAMPLES]))

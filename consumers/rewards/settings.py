@@ -69,6 +69,6 @@ def check_reward_name(name: str) -> None:
         )
 
 
-def group_id(run: str, name: str, settings: RewardSettings) -> str:
+def group_id(run: str, name: str, *, settings: RewardSettings) -> str:
     """The consumer group of a reward: built from the run, the stage and the reward's name unless given."""
     return settings.group if settings.group is not None else f"rlweave.{run}.reward.{name}"

@@ -51,7 +51,7 @@ class RewardStage:
         self._context = context
         self._name = name
         self._settings = settings
-        self._group = group_id(context.run.name, name, settings)
+        self._group = group_id(context.run.name, name, settings=settings)
         self._topic = SHADOW_REWARDS if settings.is_shadow else REWARDS
         self._version = ""  # of the plug-in
         self._fingerprint = ""

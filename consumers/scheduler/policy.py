@@ -110,14 +110,17 @@ def _wishes(snapshot: Snapshot, settings: SchedulerSettings) -> Iterator[tuple[s
         if reward is None or not reward.required:
             continue
         if reward.breaker_open:
-            yield f"breaker of {reward.name} in {seen.instance}", _breaker_wish(seen, snapshot, settings)
+            yield (
+                f"breaker of {reward.name} in {seen.instance}",
+                _breaker_wish(seen, snapshot, silence_s=settings.silence_s),
+            )
         if settings.pause_lag_records is not None:
             yield f"lag of {reward.name}", _lag_wish(reward, snapshot, limit=settings.pause_lag_records)
 
 
-def _breaker_wish(seen: InstanceSeen, snapshot: Snapshot, settings: SchedulerSettings) -> Wish:
+def _breaker_wish(seen: InstanceSeen, snapshot: Snapshot, *, silence_s: float) -> Wish:
     """A process that went silent with its breaker open may be gone or not: leave things as they are until it is."""
-    return Wish.PAUSE if seen.age_s(snapshot.now_s) <= settings.silence_s else Wish.HOLD
+    return Wish.PAUSE if seen.age_s(snapshot.now_s) <= silence_s else Wish.HOLD
 
 
 def _lag_wish(reward: RewardSeen, snapshot: Snapshot, *, limit: int) -> Wish:

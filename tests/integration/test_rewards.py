@@ -104,7 +104,7 @@ def test_kill_9_in_the_middle_loses_no_reward(rewards: Rewards) -> None:
     log = rewards.log
     wanted = {(group, member) for group in range(100) for member in range(3)}
     write_samples(log, (sample(group, member, run=log.run) for group, member in sorted(wanted)))
-    group = group_id(log.run, "slow", RewardSettings(plugin="x"))
+    group = group_id(log.run, "slow", settings=RewardSettings(plugin="x"))
     first = rewards.process("slow", SLOW)
     wait_until(lambda: len(rewards_of(log, REWARDS)) >= 60, what="the first rewards")
     first.kill()
@@ -149,5 +149,5 @@ def test_sigterm_commits_what_was_scored(rewards: Rewards) -> None:
     wait_until(lambda: len(rewards_of(log, REWARDS)) >= 5, what="the first rewards")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == ExitCode.OK
-    lags = log.admin().lag(group_id(log.run, "slow", RewardSettings(plugin="x")), [SAMPLES])
+    lags = log.admin().lag(group_id(log.run, "slow", settings=RewardSettings(plugin="x")), [SAMPLES])
     assert sum(each.committed or 0 for each in lags) == len(rewards_of(log, REWARDS))
