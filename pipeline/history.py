@@ -51,8 +51,8 @@ class Lineages:
         return step <= self._limits.get(lineage, -1)
 
     def is_known(self, lineage: int) -> bool:
-        """Whether a LineageStarted of this lineage was seen."""
-        return lineage in self._origins
+        """Whether this lineage began, or another one names it as its parent."""
+        return lineage in self._origins or lineage in self._limits
 
     @property
     def limits(self) -> Mapping[int, int]:
@@ -62,9 +62,9 @@ class Lineages:
     def _path(self) -> dict[int, int]:
         limits: dict[int, int] = {}
         lineage, limit = self.current, _NO_LIMIT
-        while lineage in self._origins and lineage not in limits:
+        while lineage > 0 and lineage not in limits:
             limits[lineage] = limit
-            lineage, branch_step = self._origins[lineage]
+            lineage, branch_step = self._origins.get(lineage, (0, 0))
             limit = min(limit, branch_step)
         return limits
 

@@ -305,6 +305,7 @@ class Assembler:
     def _close(self, group: OpenGroup, draft: OutcomeDraft) -> None:
         self._table.forget(group)
         self._drafts.append(draft)
+        self._table.tally.closed(draft)
 
     def _is_expired(self, since_s: float, at_s: float) -> bool:
         return since_s + self._settings.deadline_s <= at_s

@@ -21,6 +21,7 @@ from schemas.validation import check_sample
 from topics.log import TopicPartition
 
 Problem = tuple[Result, str]
+MAX_REASON_CHARS = 200  # of a text somebody else wrote, on its way to the ledger
 
 
 class Joined(Enum):
@@ -258,7 +259,7 @@ class OpenGroup:
 
 def _problem_of(sample: Sample, size: int) -> Problem | None:
     if sample.failure is not None:
-        return Result.FAILED, sample.failure
+        return Result.FAILED, sample.failure[:MAX_REASON_CHARS]
     try:
         check_sample(sample, size)
     except RecordInvalid as error:
@@ -270,4 +271,4 @@ def _reward_problem(reward: Reward) -> Problem:
     if reward.value is not None and reward.failure is None:
         return Result.DROPPED, f"{Reason.NON_FINITE_REWARD}: {reward.name}"
     detail = reward.failure if reward.failure is not None else "neither value nor failure"
-    return Result.FAILED, f"{Reason.REWARD_FAILED}: {reward.name}: {detail}"
+    return Result.FAILED, f"{Reason.REWARD_FAILED}: {reward.name}: {detail[:MAX_REASON_CHARS]}"

@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from consumers.learner.assembler import Assembler
+from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
 from schemas.errors import LogError
@@ -94,7 +95,9 @@ class Intake:
         return self._topic_ids
 
     def commit_for_lag(self) -> None:
-        """Commit the positions for people and the scheduler; when that fails, say so and go on."""
+        """Commit the positions for people and the scheduler; when that fails, say so and go on. Call after a step: the
+        metrics are brought up to date as well."""
+        self._report(Counter())
         try:
             self._reader.commit(self.positions())
         except LogError as error:
@@ -152,11 +155,11 @@ class Intake:
         metrics, assembler = self._context.metrics, self._assembler
         for topic, number in num_read.items():
             metrics.count("records_read", number, topic=topic)
-        for (name, topic), number in assembler.tally.take_counts().items():
+        for (name, label), number in assembler.tally.take_counts().items():
             if name == "id_conflicts":
                 metrics.count(name, number)
             else:
-                metrics.count(name, number, topic=topic)
+                metrics.count(name, number, **{LABELS.get(name, "topic"): label})
         for notice in assembler.tally.take_notices():
             self._context.events.notice(notice.name, details=notice.details, **notice.gauges)
         metrics.gauge("open_groups", assembler.num_unclosed)

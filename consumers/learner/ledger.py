@@ -77,7 +77,7 @@ class Ledger:
         Raises:
             LogError: the transaction failed; the process must restart.
         """
-        lineage = self.view.lineages.current + 1
+        lineage = max(self.view.lineages.current, parent) + 1  # also above a parent the ledger no longer knows
         now_ms = self._clock.unix_ms()
 
         def started(seq: int) -> LineageStarted:

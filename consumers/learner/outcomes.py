@@ -71,7 +71,7 @@ def dropped_draft(
         group=group.number,
         result=Result.DROPPED,
         reason=reason,
-        attempt=None if best is None else best.name,
+        attempt=None if group.winner is None else group.winner.name,
         members=(*(rest.outcome(number) for number in range(group.size)), *rest.strays()),
     )
 

@@ -13,6 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consumers.learner.groups import OpenGroup
+from consumers.learner.outcomes import OutcomeDraft
+from schemas.reasons import Reason
+
+_REASONS = frozenset(reason.value for reason in Reason)  # a failure text of somebody else's makes no label
+LABELS = {"groups_closed": "result", "members_dropped": "reason"}  # of counted metrics; "topic" for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +45,24 @@ class Tally:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._notices: list[Notice] = []
 
-    def count(self, name: str, topic: str) -> None:
-        """Add one to a metric with a topic label."""
-        self._counts[name, topic] += 1
+    def count(self, name: str, label: str, number: int = 1) -> None:
+        """Add to a metric with one label: a topic, a result or a reason (see `LABELS`)."""
+        self._counts[name, label] += number
+
+    def closed(self, draft: OutcomeDraft) -> None:
+        """Count a group with an outcome, and those of its members that were not trained."""
+        self.count("groups_closed", str(draft.result))
+        for member in draft.members:
+            if member.reason is not None:
+                word = str(member.reason.partition(":")[0])
+                self.count("members_dropped", word if word in _REASONS else "other")
 
     def notice(self, name: str, details: Mapping[str, str], **gauges: float) -> None:
         """Keep a notice."""
         self._notices.append(Notice(name=name, details=details, gauges=gauges))
 
     def take_counts(self) -> dict[tuple[str, str], int]:
-        """(metric, topic) -> amount since the last call."""
+        """(metric, label) -> amount since the last call."""
         counts, self._counts = self._counts, Counter()
         return dict(counts)
 

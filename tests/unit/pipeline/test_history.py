@@ -41,6 +41,15 @@ def test_a_path_ends_at_the_lowest_branch_step_on_the_way() -> None:
     assert not lineages.survives(7, 0)
 
 
+def test_a_parent_of_which_nothing_is_left_survives_up_to_the_branch() -> None:
+    lineages = Lineages()
+    lineages.add(lineage(4, parent=3, branch=7))
+    assert lineages.is_known(3)
+    assert lineages.survives(3, 7)
+    assert not lineages.survives(3, 8)
+    assert not lineages.is_known(2)
+
+
 def test_a_lineage_without_parent_forgets_all_before_it() -> None:
     view = LedgerView(1)
     view.add(0, lineage(1, parent=0, branch=0))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from consumers.learner.assembler import Assembler, AssemblerSettings
 from consumers.learner.groups import RewardRule
 from consumers.learner.outcomes import OutcomeDraft
+from consumers.learner.reports import LABELS
 from consumers.learner.staleness import StalenessRule
 from pipeline.history import ClosedSet, Lineages
 from schemas.packed import pack_f32, pack_i32, pack_u8
@@ -191,6 +192,12 @@ def let_pass(target: Assembler, clock: ManualClock, seconds: float, *, engine_re
     clock.advance(seconds)
     target.tick(engine_ready=engine_ready)
     target.close_expired()
+
+
+def record_counts(target: Assembler) -> dict[tuple[str, str], int]:
+    """Counts by (metric, topic) since they were last taken, without those of outcomes."""
+    counts = target.tally.take_counts()
+    return {key: number for key, number in counts.items() if key[0] not in LABELS}
 
 
 def results(drafts: Iterable[OutcomeDraft]) -> Counter[str]:

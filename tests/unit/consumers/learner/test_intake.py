@@ -158,6 +158,7 @@ def test_a_restart_from_positions_and_closed_set_trains_the_rest_once() -> None:
     rig.assembler.mark_trained(batch)
     rig.assembler.take_outcomes()
     rig.intake.commit_for_lag()
+    assert rig.gauges()["groups_closed{result=trained}"] == 2
     lag = rig.log.admin().lag("rlweave.r.learner", [SAMPLES])
     assert {each.partition: each.lag_records for each in lag} == {0: 0, 1: 0, 2: 8, 3: 0}
     positions, closed = rig.intake.positions(), rig.assembler.closed

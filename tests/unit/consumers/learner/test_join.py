@@ -21,6 +21,7 @@ from tests.unit.consumers.learner.material import (
     feed,
     let_pass,
     prompt,
+    record_counts,
     results,
     reward,
     sample,
@@ -64,7 +65,7 @@ def test_rewards_are_weighted_and_unknown_ones_counted() -> None:
     member = batch.groups[0].members[0]
     assert member.reward == 4.0
     assert [use.name for use in member.rewards] == ["a", "b"]
-    assert target.tally.take_counts() == {("unknown_rewards", "rewards"): 1}
+    assert record_counts(target) == {("unknown_rewards", "rewards"): 1}
 
 
 def test_no_required_reward_is_refused() -> None:
@@ -101,7 +102,7 @@ def test_case_13_a_thousand_samples_fifty_of_them_twice(where: str) -> None:
     more, _ = _trained(target, step, num_groups=10)
     ids += more
     assert len(ids) == len(set(ids)) == 1000
-    assert sum(target.tally.take_counts().values()) == 50
+    assert sum(record_counts(target).values()) == 50
 
 
 def test_case_13_after_a_restart_from_positions_and_closed_set() -> None:
@@ -134,9 +135,9 @@ def test_other_bytes_for_the_same_slot_and_attempt_are_a_conflict_and_the_first_
     feed(target, [prompt(0, size=1), sample(0, 0, text="first"), sample(0, 0, text="second"), reward(0, 0)])
     (notice,) = target.tally.take_notices()
     assert (notice.name, notice.details["group"]) == ("id_conflict", "0")
-    assert target.tally.take_counts() == {("id_conflicts", "samples"): 1}
+    assert record_counts(target) == {("id_conflicts", "samples"): 1}
     feed(target, [sample(0, 0, text="second"), sample(0, 0, text="first")])
-    assert target.tally.take_counts() == {("id_conflicts", "samples"): 1, ("duplicates", "samples"): 1}
+    assert record_counts(target) == {("id_conflicts", "samples"): 1, ("duplicates", "samples"): 1}
     batch = target.cut(0, 1)
     assert batch is not None
     assert batch.groups[0].members[0].sample.completion_text == "first"
@@ -148,7 +149,7 @@ def test_a_second_reward_of_the_same_name_changes_nothing() -> None:
     batch = target.cut(0, 1)
     assert batch is not None
     assert batch.groups[0].members[0].reward == 1.0
-    assert target.tally.take_counts() == {("duplicates", "rewards"): 1}
+    assert record_counts(target) == {("duplicates", "rewards"): 1}
 
 
 def test_attempts_are_never_mixed_and_the_first_complete_one_wins() -> None:
@@ -162,7 +163,7 @@ def test_attempts_are_never_mixed_and_the_first_complete_one_wins() -> None:
     assert batch is not None
     assert batch.groups[0].attempt == "y"
     assert {member.sample.attempt for member in batch.groups[0].members} == {"y"}
-    assert target.tally.take_counts() == {("duplicates", "samples"): 1, ("duplicates", "rewards"): 1}
+    assert record_counts(target) == {("duplicates", "samples"): 1, ("duplicates", "rewards"): 1}
 
 
 def test_two_halves_of_two_attempts_are_no_group() -> None:
@@ -266,7 +267,7 @@ def test_case_28_three_stuck_groups_do_not_stop_the_others_and_late_members_are_
     for group in stuck:
         feed(target, whole(group)[-2:], topics=topics)
     assert target.cut(step, 1, allow_smaller=True) is None
-    assert target.tally.take_counts() == {("late_records", "samples"): 3, ("late_records", "rewards"): 3}
+    assert record_counts(target) == {("late_records", "samples"): 3, ("late_records", "rewards"): 3}
     assert len(ids) == 17 * G
     assert target.closed.watermark == 20
 
@@ -329,7 +330,7 @@ def test_orphans_are_given_up_after_the_deadline_with_a_notice() -> None:
     assert (target.num_orphans, target.buffered_bytes) == (0, 0)
     (notice,) = target.tally.take_notices()
     assert (notice.name, notice.gauges["num_records"]) == ("orphans_given_up", 16)
-    assert target.tally.take_counts() == {("orphans", "samples"): 8, ("orphans", "rewards"): 8}
+    assert record_counts(target) == {("orphans", "samples"): 8, ("orphans", "rewards"): 8}
     assert target.positions({("samples", 0): 8}) == {("samples", 0): 8}
 
 
@@ -395,6 +396,16 @@ def test_tokens_the_model_does_not_have_are_dropped_before_they_break_a_step() -
     assert batch is not None
     target.mark_trained(batch)
     assert results(target.take_outcomes()) == {"trained": 1, "dropped(out_of_vocabulary)": 1}
+
+
+def test_outcomes_are_counted_by_result_and_reason() -> None:
+    target = assembler()
+    feed(target, [prompt(0, size=2), sample(0, 0, failure="aborted: swap"), sample(0, 1, failure="strange words")])
+    assert target.tally.take_counts() == {
+        ("groups_closed", "dropped"): 1,
+        ("members_dropped", "aborted"): 1,
+        ("members_dropped", "other"): 1,
+    }
 
 
 def test_settings_come_from_the_run_without_shadow_rewards() -> None:

@@ -103,6 +103,12 @@ def test_a_step_that_fails_in_the_middle_leaves_nothing() -> None:
     assert seqs(log)[0] == [0, 1]
 
 
+def test_a_lineage_number_is_not_reused_when_the_ledger_was_lost() -> None:
+    ledger = open_ledger(MemoryLog(run="r", data_partitions=P))
+    assert ledger.begin_lineage(parent=3, branch_step=40, holder="h") == 4
+    assert ledger.view.lineages.survives(3, 40)
+
+
 def test_an_outcome_without_a_lineage_is_refused() -> None:
     ledger = open_ledger(MemoryLog(run="r", data_partitions=P))
     with pytest.raises(ValueError, match="begin_lineage"):
