@@ -1,0 +1,148 @@
+"""The trainer: deterministic, split-independent, careful with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from consumers.learner.batch import Batch, TrainGroup, TrainMember
+from consumers.learner.settings import LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.tensors import completion_logprobs, micro_batches, rows_of
+from consumers.learner.trainer import Trainer
+from pipeline.engines.tiny import make_tiny_model
+from pipeline.settings import ModelSettings
+from schemas.errors import TrainingError
+from schemas.packed import pack_f32, pack_i32, pack_u8
+from schemas.records import Sample, SamplingParams, Version, VersionRun
+
+VERSION = Version(lineage=1, step=0)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    make_tiny_model(path, seed=3, context_tokens=32)
+    return path
+
+
+def trainer(model_dir: Path, *, minibatches: int = 1, micro_batch_tokens: int = 16_384) -> Trainer:
+    settings = LearnerSettings(
+        micro_batch_tokens=micro_batch_tokens,
+        optimizer=OptimizerSettings(learning_rate=1e-3),
+        loss=LossSettings(minibatches=minibatches),
+    )
+    return Trainer(settings, ModelSettings(path=model_dir), seed=11)
+
+
+def sample(member: int, tokens: Sequence[int], *, group: int = 0, prompt: Sequence[int] = (5, 6, 7)) -> Sample:
+    count = len(tokens)
+    return Sample(
+        run="t",
+        group=group,
+        member=member,
+        attempt="a",
+        producer="p",
+        prompt_tokens=pack_i32(list(prompt)),
+        completion_tokens=pack_i32(list(tokens)),
+        logprobs=pack_f32([-3.0] * count),
+        loss_mask=pack_u8([1] * count),
+        version_runs=(VersionRun(num_tokens=count, version=VERSION),),
+        sampling=SamplingParams(),
+        seed=0,
+        started_unix_ms=0,
+        finished_unix_ms=0,
+    )
+
+
+def batch(*, rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0)) -> Batch:
+    rows = [[8, 9], [10, 11, 12], [13], [14, 15, 16, 17]]
+    groups = []
+    for number, length in ((0, 3), (3, 5)):
+        members = tuple(
+            TrainMember(
+                sample=sample(member, tokens, group=number, prompt=range(4, 4 + length)),
+                reward=reward,
+                rewards=(),
+                version=VERSION,
+                age=0,
+            )
+            for member, (tokens, reward) in enumerate(zip(rows, rewards, strict=True))
+        )
+        groups.append(TrainGroup(group=number, attempt="a", members=members, age=0))
+    return Batch(step=1, groups=tuple(groups))
+
+
+def weights(of: Trainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in of.model.parameters()])
+
+
+def test_the_same_batch_gives_the_same_bits(model_dir: Path) -> None:
+    first, second = trainer(model_dir), trainer(model_dir)
+    first.step(batch())
+    second.step(batch())
+    assert torch.equal(weights(first), weights(second))
+
+
+def test_micro_batches_change_nothing_but_rounding(model_dir: Path) -> None:
+    whole, split = trainer(model_dir), trainer(model_dir, micro_batch_tokens=16)
+    before = weights(whole).clone()
+    one, many = whole.step(batch()), split.step(batch())
+    assert many.loss == pytest.approx(one.loss, abs=1e-6)
+    assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
+    assert one.num_tokens == many.num_tokens == 20
+    assert not torch.equal(before, weights(whole))
+
+
+def test_no_signal_moves_nothing(model_dir: Path) -> None:
+    one = trainer(model_dir)
+    before = weights(one).clone()
+    one.step(batch(rewards=(0.5, 0.5, 0.5, 0.5)))
+    assert torch.equal(before, weights(one))
+
+
+def test_better_samples_become_likelier(model_dir: Path) -> None:
+    one = trainer(model_dir)
+    rows = rows_of([sample(0, [8, 9], prompt=range(4, 7))], device=torch.device("cpu"))
+    with torch.no_grad():
+        before = completion_logprobs(one.model, rows).sum().item()
+    for _ in range(5):
+        one.step(batch())
+    with torch.no_grad():
+        assert completion_logprobs(one.model, rows).sum().item() > before
+
+
+def test_padding_and_company_do_not_change_log_probabilities(model_dir: Path) -> None:
+    one = trainer(model_dir)
+    short, long = sample(0, [8, 9]), sample(1, [10, 11, 12, 13, 14], prompt=range(4, 20))
+    with torch.no_grad():
+        alone = completion_logprobs(one.model, rows_of([short], device=one.device))
+        together = completion_logprobs(one.model, rows_of([long, short], device=one.device))
+    assert together[-2:].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
+
+
+def test_a_non_finite_step_raises_and_leaves_the_weights(model_dir: Path) -> None:
+    one = trainer(model_dir)
+    with torch.no_grad():
+        next(iter(one.model.parameters()))[0, 0] = float("nan")
+    before = weights(one).clone()
+    with pytest.raises(TrainingError, match="not finite"):
+        one.step(batch())
+    assert torch.equal(torch.nan_to_num(before), torch.nan_to_num(weights(one)))
+
+
+def test_minibatches_make_several_updates_of_one_step(model_dir: Path) -> None:
+    one = trainer(model_dir, minibatches=4)
+    stats = one.step(batch())
+    assert stats.num_tokens == 20
+    assert stats.mismatch_mean == pytest.approx(abs(np.log(1 / 32) + 3.0), abs=0.7)
+
+
+def test_micro_batch_spans_cover_all_rows_once() -> None:
+    rows = rows_of([sample(i, [8] * (1 + i)) for i in range(6)], device=torch.device("cpu"))
+    spans = list(micro_batches(rows, max_tokens=14))
+    assert [i for begin, end in spans for i in range(begin, end)] == list(range(6))
+    assert all((end - begin) == 1 or (end - begin) * (3 + end) <= 14 for begin, end in spans)
