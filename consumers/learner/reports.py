@@ -45,9 +45,9 @@ class Tally:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._notices: list[Notice] = []
 
-    def count(self, name: str, label: str, number: int = 1) -> None:
-        """Add to a metric with one label: a topic, a result or a reason (see `LABELS`)."""
-        self._counts[name, label] += number
+    def count(self, name: str, label: str) -> None:
+        """Add one to a metric with one label: a topic, a result or a reason (see `LABELS`)."""
+        self._counts[name, label] += 1
 
     def closed(self, draft: OutcomeDraft) -> None:
         """Count a group with an outcome, and those of its members that were not trained."""
