@@ -100,3 +100,12 @@ def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path
 
     address = broker_address(kafka, settings=settings, state_dir=state_dir)
     return RawLog(address, config={} if settings is None else settings.kafka.config)
+
+
+def ago(elapsed_ms: float) -> str:
+    """A time that has passed, for people: `12 s`, `3 min`, `5 h`, `2 d`; clocks that differ give `0 s`."""
+    seconds = max(0.0, elapsed_ms / 1000)
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"

@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 
 from schemas.errors import DeliveryError, LogError, LogUnavailable
@@ -99,6 +107,28 @@ class RawLog:
                 resource.name: {key: str(entry.value) for key, entry in future.result().items()}
                 for resource, future in futures.items()
             }
+
+    def groups(self, prefix: str) -> list[str]:
+        """Consumer groups whose id begins with `prefix`, sorted."""
+        with translating("listing consumer groups"):
+            found = self._handle.client().list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
+        return sorted(each.group_id for each in found.valid if each.group_id.startswith(prefix))
+
+    def committed(self, group: str) -> dict[Place, int]:
+        """Committed position of every partition the group has one of."""
+        with translating(f"asking for the offsets of {group}"):
+            request = [ConsumerGroupTopicPartitions(group)]
+            futures = self._handle.client().list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+            found = futures[group].result().topic_partitions
+        return {(each.topic, each.partition): each.offset for each in found if each.error is None and each.offset >= 0}
+
+    def delete(self, topics: Sequence[str]) -> None:
+        """Delete topics, with all their records."""
+        if topics:
+            futures = self._handle.client().delete_topics(list(topics), request_timeout=REQUEST_TIMEOUT_S)
+            for name, future in futures.items():
+                with translating(f"deleting topic {name}"):
+                    future.result()
 
     def read(self, ranges: Ranges) -> Iterator[RawRecord]:
         """Records of the ranges, in order of offsets within a partition, partitions interleaved.

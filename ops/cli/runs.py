@@ -1,0 +1,92 @@
+"""`rlweave runs list|resume|delete`."""
+
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ops.cli.common import ago, broker_options, json_flag, open_raw_log, saved_settings
+
+if TYPE_CHECKING:
+    from ops.runs import RunSeen
+
+
+@click.group()
+def runs() -> None:
+    """List, resume and delete runs."""
+
+
+@runs.command("list")
+@json_flag
+@broker_options
+def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Show every run on the broker or under --dir."""
+    import orjson
+
+    from ops.runs import list_runs
+    from topics.clock import SystemClock
+
+    seen = list_runs(open_raw_log(kafka, settings=None, state_dir=state_dir), runs_dir=runs_dir)
+    if as_json:
+        click.echo(orjson.dumps([_values(run) for run in seen], option=orjson.OPT_INDENT_2).decode())
+        return
+    now_ms = SystemClock().unix_ms()
+    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12}  folder")
+    for run in seen:
+        version = f"{run.lineage}.{run.step}" if run.lineage else "-"
+        last = "-" if run.last_unix_ms is None else ago(now_ms - run.last_unix_ms)
+        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12}  {run.folder if run.folder else '-'}")
+
+
+@runs.command()
+@click.argument("name")
+@click.option("--quiet", is_flag=True, help="Print only what went wrong.")
+@broker_options
+def resume(name: str, *, quiet: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> int:
+    """Go on with a run, with the settings it was started with."""
+    from ops.launch import launch
+    from ops.run_file import load_saved
+    from ops.runs import SETTINGS_FILE
+    from topics.catalog import check_run_name
+
+    check_run_name(name)
+    run_file = load_saved(runs_dir / name / SETTINGS_FILE)
+    if kafka:
+        run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
+    return launch(run_file, state_dir=state_dir, quiet=quiet)
+
+
+@runs.command()
+@click.argument("name")
+@click.option("--files", is_flag=True, help="Delete the run's folder, too: checkpoints, weights and logs.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@broker_options
+def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Delete a run's topics; refused while its processes are at work."""
+    from ops.runs import delete_run
+    from topics.catalog import check_run_name
+
+    check_run_name(name)
+    settings = saved_settings(name, runs_dir=runs_dir)
+    log = open_raw_log(kafka, settings=settings, state_dir=state_dir)
+    what = f"the topics of run {name}" + (f" and {runs_dir / name}" if files else "")
+    if not yes:
+        click.confirm(f"Delete {what}? This cannot be undone", abort=True)
+    for gone in delete_run(log, name, folder=runs_dir / name if files else None):
+        click.echo(f"deleted {gone}")
+
+
+def _values(run: RunSeen) -> dict[str, object]:
+    return {
+        "name": run.name,
+        "state": run.state,
+        "lineage": run.lineage,
+        "step": run.step,
+        "topics": run.topics,
+        "last_event_unix_ms": run.last_unix_ms,
+        "folder": None if run.folder is None else str(run.folder),
+    }
