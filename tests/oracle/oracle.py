@@ -126,9 +126,9 @@ class Ledger:
         """Outcomes on the path from the highest lineage to its ancestors."""
         limits: dict[int, float] = {}
         lineage, limit = max(self.origins, default=0), float("inf")
-        while lineage in self.origins and lineage not in limits:
+        while lineage > 0 and lineage not in limits:
             limits[lineage] = limit
-            lineage, branch_step = self.origins[lineage]
+            lineage, branch_step = self.origins.get(lineage, (0, 0))
             limit = min(limit, branch_step)
         return [(at, body) for at, body in self.outcomes if at[1] <= limits.get(at[0], -1)]
 

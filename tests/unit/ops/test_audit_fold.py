@@ -180,8 +180,8 @@ def test_a_seal_that_counts_other_groups_is_named() -> None:
 def test_outcomes_of_a_lineage_nobody_started_are_named() -> None:
     run = little_run()
     for _ in range(2):
-        run.take(LEDGER, lambda record: isinstance(record, LineageStarted) and record.lineage == 1)
-    assert (Kind.UNKNOWN_LINEAGE, "lineage 1") in found(report_of(run))
+        run.take(LEDGER, lambda record: isinstance(record, LineageStarted) and record.lineage == 2)
+    assert (Kind.UNKNOWN_LINEAGE, "lineage 2") in found(report_of(run))
 
 
 def test_a_ledger_number_used_twice_is_named() -> None:

@@ -1,0 +1,102 @@
+"""`rlweave status`: what every process of a run is doing, lag, and the ledger in a line."""
+
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ops.cli.common import ago, broker_options, json_flag, open_raw_log, run_option, saved_settings
+
+if TYPE_CHECKING:
+    from ops.status import GroupLag, ProcessStatus, RunStatus
+
+
+@click.command()
+@run_option
+@click.option("--all", "show_all", is_flag=True, help="Show processes that have stopped, too.")
+@json_flag
+@broker_options
+def status(run: str, *, show_all: bool, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Show stage, phase, last heartbeat, version and gauges of each process, and how far groups are behind."""
+    import orjson
+
+    from ops.status import status_of
+    from topics.clock import SystemClock
+
+    log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir)
+    seen = status_of(log, run)
+    now_ms = SystemClock().unix_ms()
+    if as_json:
+        click.echo(orjson.dumps(_values(seen, now_ms=now_ms), option=orjson.OPT_INDENT_2).decode())
+        return
+    for line in lines_of(seen, now_ms=now_ms, show_all=show_all):
+        click.echo(line)
+
+
+def lines_of(seen: RunStatus, *, now_ms: int, show_all: bool) -> Iterator[str]:
+    """The picture as text; gauges and instances on lines of their own, so 80 columns are enough."""
+    state = "sealed" if seen.sealed else "not sealed"
+    yield f"run {seen.run}: lineage {seen.lineage}, step {seen.step}, {state}"
+    yield f"groups: {seen.num_prompts} admitted, {seen.num_closed} closed, {seen.num_open} open"
+    yield ""
+    shown = [process for process in seen.processes if show_all or not process.stopped]
+    yield f"{'stage':<10} {'phase':<22} {'heartbeat':>10} {'version':>8}  instance"
+    for process in shown:
+        yield from _process(process, now_ms=now_ms)
+    if len(shown) < len(seen.processes):
+        yield f"({len(seen.processes) - len(shown)} stopped, --all shows them)"
+    yield ""
+    yield f"{'topic':<16} {'lag':>12}  group"
+    yield from (f"{lag.topic:<16} {_lag(lag):>12}  {lag.group}" for lag in seen.lag)
+
+
+def _process(process: ProcessStatus, *, now_ms: int) -> Iterator[str]:
+    beat = "none" if process.heartbeat_unix_ms is None else ago(now_ms - process.heartbeat_unix_ms)
+    phase = "stopped" if process.stopped else process.phase
+    version = "-" if process.version is None else str(process.version)
+    gauges = " ".join(f"{name}={value:g}" for name, value in process.key_gauges().items())
+    yield f"{process.stage:<10} {phase:<22} {beat:>10} {version:>8}  {process.instance}"
+    if gauges:
+        yield f"{'':<10} {gauges}"
+
+
+def _lag(lag: GroupLag) -> str:
+    return "unknown" if lag.lag_records is None else str(lag.lag_records)
+
+
+def _values(seen: RunStatus, *, now_ms: int) -> dict[str, object]:
+    return {
+        "run": seen.run,
+        "lineage": seen.lineage,
+        "step": seen.step,
+        "sealed": seen.sealed,
+        "groups": {"admitted": seen.num_prompts, "closed": seen.num_closed, "open": seen.num_open},
+        "processes": [
+            {
+                "stage": process.stage,
+                "instance": process.instance,
+                "phase": process.phase,
+                "stopped": process.stopped,
+                "heartbeat_age_s": None
+                if process.heartbeat_unix_ms is None
+                else max(0.0, (now_ms - process.heartbeat_unix_ms) / 1000),
+                "version": None if process.version is None else str(process.version),
+                "gauges": dict(process.gauges),
+            }
+            for process in seen.processes
+        ],
+        "lag": [
+            {
+                "group": lag.group,
+                "topic": lag.topic,
+                "lag_records": lag.lag_records,
+                "partitions_unknown": lag.num_unknown,
+            }
+            for lag in seen.lag
+        ],
+    }

@@ -1,0 +1,163 @@
+"""What every process of a run is doing, and how far each consumer group is behind.
+
+Role: folds the end of the `events` topic, the ledger and the groups' offsets into one picture.
+Data in: a broker and a run name. Data out: `RunStatus`.
+Invariants: unknown lag is None and shown as unknown, never as 0; ages compare the broker's record times with this
+machine's clock, for people only, and never go below 0.
+Failure: `RunNotFound`, errors of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ops.replay.sources import KafkaSource, decode
+from ops.runs import tail
+from pipeline.history import LedgerView
+from schemas.errors import CodecError
+from schemas.records import LedgerSealed, LineageStarted, Outcome, PromptGroup, StageEvent, Version
+from topics.catalog import EVENTS, LEDGER, PROMPTS, full_name
+from topics.kafka.raw import RawLog
+from topics.lag import partition_lag
+
+EVENTS_LOOKED_AT = 5_000  # at the end of the topic
+KEY_GAUGES: Mapping[str, tuple[str, ...]] = {
+    "prompts": ("groups_admitted", "open_groups", "credit_groups"),
+    "rollout": ("running_sequences", "free_slots", "versions_behind"),
+    "reward": ("breaker_open",),
+    "learner": ("step", "reward_mean", "ready_groups", "age_max"),
+}
+
+
+@dataclass(kw_only=True)
+class ProcessStatus:
+    """One process, by its last events."""
+
+    stage: str
+    instance: str
+    phase: str = ""
+    heartbeat_unix_ms: int | None = None  # None: none was seen
+    version: Version | None = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    stopped: bool = False
+
+    def key_gauges(self) -> dict[str, float]:
+        """The gauges that say most about this stage."""
+        return {name: self.gauges[name] for name in KEY_GAUGES.get(self.stage, ()) if name in self.gauges}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLag:
+    """Lag of one consumer group on one topic, over its partitions."""
+
+    group: str
+    topic: str
+    lag_records: int | None  # None: unknown for at least one partition
+    num_unknown: int  # partitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """The picture."""
+
+    run: str
+    processes: tuple[ProcessStatus, ...]  # by stage and instance
+    lag: tuple[GroupLag, ...]
+    lineage: int
+    step: int
+    num_closed: int
+    num_prompts: int
+    sealed: bool
+
+    @property
+    def num_open(self) -> int:
+        """Groups with a prompt and no outcome."""
+        return max(0, self.num_prompts - self.num_closed)
+
+
+def status_of(log: RawLog, run: str) -> RunStatus:
+    """The present state of a run.
+
+    Raises:
+        RunNotFound: it has no topics.
+    """
+    source = KafkaSource(log, run=run)
+    counts = log.partition_counts()
+    view = _ledger(source)
+    return RunStatus(
+        run=run,
+        processes=_processes(log, run, num_partitions=counts.get(full_name(run, EVENTS), 0)),
+        lag=tuple(_lags(log, run, counts=counts)),
+        lineage=view.lineages.current,
+        step=view.step,
+        num_closed=view.num_closed,
+        num_prompts=_num_prompts(log, run, num_partitions=counts.get(full_name(run, PROMPTS), 0)),
+        sealed=view.sealed is not None,
+    )
+
+
+def fold_event(processes: dict[str, ProcessStatus], event: StageEvent) -> None:
+    """Take one event; those of an instance in their order."""
+    process = processes.setdefault(event.instance, ProcessStatus(stage=event.stage, instance=event.instance))
+    if event.version is not None:
+        process.version = event.version
+    if event.kind == "phase_began":
+        process.phase = event.name
+    elif event.kind == "heartbeat":
+        process.heartbeat_unix_ms = event.unix_ms
+        process.gauges = event.gauges
+        process.phase = event.details.get("phase", process.phase)
+    elif event.kind == "notice" and event.name == "stopped":
+        process.stopped = True
+
+
+def _processes(log: RawLog, run: str, *, num_partitions: int) -> tuple[ProcessStatus, ...]:
+    found: dict[str, ProcessStatus] = {}
+    for record, _ in tail(log, run, EVENTS, num_partitions=num_partitions, num_offsets=EVENTS_LOOKED_AT):
+        if isinstance(record, StageEvent):
+            fold_event(found, record)
+    return tuple(sorted(found.values(), key=lambda process: (process.stage, process.instance)))
+
+
+def _lags(log: RawLog, run: str, *, counts: Mapping[str, int]) -> list[GroupLag]:
+    """Per group of the run, each topic it has committed a position of; one without any is unknown altogether."""
+    lags = []
+    prefix = f"rlweave.{run}."
+    for group in log.groups(prefix):
+        committed = log.committed(group)
+        topics = sorted({topic for topic, _ in committed if topic in counts})
+        if not topics:
+            lags.append(GroupLag(group=group, topic="-", lag_records=None, num_unknown=0))
+        for topic in topics:
+            places = [(topic, partition) for partition in range(counts[topic])]
+            ranges = log.ranges(places)
+            found = [
+                partition_lag(topic, place[1], committed=committed.get(place), retained=ranges[place]).lag_records
+                for place in places
+            ]
+            known = [lag for lag in found if lag is not None]
+            num_unknown = len(found) - len(known)
+            lag = sum(known) if num_unknown == 0 else None
+            lags.append(
+                GroupLag(group=group, topic=topic.removeprefix(prefix), lag_records=lag, num_unknown=num_unknown)
+            )
+    return lags
+
+
+def _ledger(source: KafkaSource) -> LedgerView:
+    view = LedgerView(source.data_partitions)
+    for raw in source.read(LEDGER, source.window(LEDGER)):
+        try:
+            record = decode(LEDGER, raw)
+        except CodecError:
+            continue
+        if isinstance(record, Outcome | LineageStarted | LedgerSealed):
+            view.add(raw.partition, record)
+    return view
+
+
+def _num_prompts(log: RawLog, run: str, *, num_partitions: int) -> int:
+    """Numbers are dense, so the highest one tells."""
+    prompts = tail(log, run, PROMPTS, num_partitions=num_partitions)
+    return max((record.group + 1 for record, _ in prompts if isinstance(record, PromptGroup)), default=0)
