@@ -17,6 +17,7 @@ from ops.addresses import resolve
 from ops.run_file import RunFile, load_run_file, load_saved
 from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, build_stage, open_log
+from pipeline.collector import calm_collector
 from pipeline.stage import StageContext, make_context, run_stage
 from schemas.errors import SettingsError
 
@@ -50,6 +51,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
         port = context.metrics.expose(run_file.run.metrics_port)
         logging.getLogger(__name__).info("metrics on http://127.0.0.1:%d/metrics", port)
     _stop_with_supervisor(context)
+    calm_collector()
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     return int(run_stage(stage, context))
 

@@ -78,13 +78,16 @@ def _envelope(message: Message, state: TopicState, *, record: Record | None, val
     offset: int = message.offset()  # type: ignore[assignment]
     state.next[partition] = offset + 1
     headers = message.headers()
-    return Envelope(
-        topic=state.name,
-        partition=partition,
-        offset=offset,
-        key=message.key(),
-        record=record,
-        headers=dict(headers) if headers else {},  # type: ignore[arg-type]  # a list of (name, bytes)
-        unix_ms=message.timestamp()[1],
-        num_bytes=0 if value is None else len(value),
-    )
+    envelope: Envelope = object.__new__(Envelope)
+    fields = {
+        "topic": state.name,
+        "partition": partition,
+        "offset": offset,
+        "key": message.key(),
+        "record": record,
+        "headers": dict(headers) if headers else {},
+        "unix_ms": message.timestamp()[1],
+        "num_bytes": 0 if value is None else len(value),
+    }
+    object.__setattr__(envelope, "__dict__", fields)  # frozen: __init__ would set the same attributes one by one
+    return envelope
