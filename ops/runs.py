@@ -113,7 +113,7 @@ def is_alive(log: RawLog, run: str, *, counts: dict[str, int], watch_s: float = 
 
 
 def tail(
-    log: RawLog, run: str, topic: Topic, *, num_partitions: int, num_offsets: int = _TAIL
+    log: RawLog, run: str, *, topic: Topic, num_partitions: int, num_offsets: int = _TAIL
 ) -> Iterator[tuple[Record | None, int]]:
     """Decodable records near the end of each partition, with their times in Unix milliseconds."""
     name = full_name(run, topic)
@@ -155,7 +155,7 @@ def _state(num_topics: int, *, sealed: bool, last_ms: int | None, now_ms: int) -
 def _progress(log: RawLog, name: str, *, num_partitions: int) -> tuple[tuple[int, int], bool]:
     """((lineage, step), sealed) by the last ledger records."""
     at, sealed = (0, 0), 0
-    for record, _ in tail(log, name, LEDGER, num_partitions=num_partitions):
+    for record, _ in tail(log, name, topic=LEDGER, num_partitions=num_partitions):
         match record:
             case Outcome() if record.result == Result.TRAINED:
                 at = max(at, (record.lineage, record.step))
@@ -168,5 +168,5 @@ def _progress(log: RawLog, name: str, *, num_partitions: int) -> tuple[tuple[int
 
 
 def _last_event_ms(log: RawLog, name: str, *, num_partitions: int) -> int | None:
-    events = tail(log, name, EVENTS, num_partitions=num_partitions, num_offsets=5)
+    events = tail(log, name, topic=EVENTS, num_partitions=num_partitions, num_offsets=5)
     return max((unix_ms for record, unix_ms in events if isinstance(record, StageEvent)), default=None)

@@ -114,7 +114,7 @@ def fold_event(processes: dict[str, ProcessStatus], event: StageEvent) -> None:
 
 def _processes(log: RawLog, run: str, *, num_partitions: int) -> tuple[ProcessStatus, ...]:
     found: dict[str, ProcessStatus] = {}
-    for record, _ in tail(log, run, EVENTS, num_partitions=num_partitions, num_offsets=EVENTS_LOOKED_AT):
+    for record, _ in tail(log, run, topic=EVENTS, num_partitions=num_partitions, num_offsets=EVENTS_LOOKED_AT):
         if isinstance(record, StageEvent):
             fold_event(found, record)
     return tuple(sorted(found.values(), key=lambda process: (process.stage, process.instance)))
@@ -159,5 +159,5 @@ def _ledger(source: KafkaSource) -> LedgerView:
 
 def _num_prompts(log: RawLog, run: str, *, num_partitions: int) -> int:
     """Numbers are dense, so the highest one tells."""
-    prompts = tail(log, run, PROMPTS, num_partitions=num_partitions)
+    prompts = tail(log, run, topic=PROMPTS, num_partitions=num_partitions)
     return max((record.group + 1 for record, _ in prompts if isinstance(record, PromptGroup)), default=0)

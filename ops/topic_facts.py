@@ -58,15 +58,16 @@ def topic_facts(log: RawLog, run: str, *, data_partitions: int | None) -> list[T
         )
     configs = log.configs([full_name(run, topic) for topic in present])
     return [
-        _facts(log, run, topic, counts=counts, configs=configs, data_partitions=data_partitions) for topic in CATALOG
+        _facts(log, run, topic=topic, counts=counts, configs=configs, data_partitions=data_partitions)
+        for topic in CATALOG
     ]
 
 
 def _facts(
     log: RawLog,
     run: str,
-    topic: Topic,
     *,
+    topic: Topic,
     counts: Mapping[str, int],
     configs: Mapping[str, Mapping[str, str]],
     data_partitions: int,

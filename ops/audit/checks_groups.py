@@ -30,13 +30,13 @@ def check_prompts(facts: Facts, findings: Findings) -> None:
 
     findings.add_all(Kind.MISSING_PROMPT, missing.tolist(), describe=describe)
     groups = fold.prompts.ints("group")
-    _repeated(facts, findings, groups, kind=Kind.REPEATED, why="the group has {count} prompt records")
+    _repeated(facts, findings, groups=groups, kind=Kind.REPEATED, why="the group has {count} prompt records")
 
 
 def check_closed_once(facts: Facts, findings: Findings) -> None:
     """At most one surviving outcome per group."""
     groups = facts.outcome_groups[facts.surviving]
-    _repeated(facts, findings, groups, kind=Kind.CLOSED_TWICE, why="{count} outcomes in the surviving history")
+    _repeated(facts, findings, groups=groups, kind=Kind.CLOSED_TWICE, why="{count} outcomes in the surviving history")
 
 
 def check_trained_once(facts: Facts, findings: Findings) -> None:
@@ -123,7 +123,7 @@ def _member_name(facts: Facts, row: int) -> str:
     return facts.name(int(facts.member_groups[row]), int(facts.member_numbers[row]))
 
 
-def _repeated(facts: Facts, findings: Findings, groups: Ints, *, kind: Kind, why: str) -> None:
+def _repeated(facts: Facts, findings: Findings, *, groups: Ints, kind: Kind, why: str) -> None:
     unique, counts = np.unique(groups, return_counts=True)
     twice = np.flatnonzero(counts > 1)
 

@@ -16,11 +16,11 @@ from ops.audit.findings import Findings, Kind
 
 def check_samples(facts: Facts, findings: Findings) -> None:
     """Every sample that an outcome or a reward speaks of is on the samples topic."""
-    by_outcome = _without_sample(facts, facts.member_keys, facts.member_groups)
+    by_outcome = _without_sample(facts, facts.member_keys, groups=facts.member_groups)
     rewards = facts.fold.rewards
     reward_keys, reward_groups = rewards.keys("key"), rewards.ints("group")
     named = np.isin(reward_keys, facts.member_keys[by_outcome])
-    by_reward = np.flatnonzero(_without_sample_mask(facts, reward_keys, reward_groups) & ~named)
+    by_reward = np.flatnonzero(_without_sample_mask(facts, reward_keys, groups=reward_groups) & ~named)
     by_reward = by_reward[np.unique(reward_keys[by_reward], return_index=True)[1]]
     members, offsets = rewards.ints("member"), rewards.ints("offset")
 
@@ -30,13 +30,13 @@ def check_samples(facts: Facts, findings: Findings) -> None:
         result = facts.fold.words.word(int(facts.member_results[row]))
         said = f"{facts.outcome_place(int(facts.member_outcomes[row]))} says {result}"
         what = facts.name(group, int(facts.member_numbers[row]))
-        return what, f"{said}, no such record on {_on('samples', facts, group)}"
+        return what, f"{said}, no such record on {_on('samples', facts, group=group)}"
 
     def of_reward(index: int) -> tuple[str, str]:
         row = int(by_reward[index])
         group = int(reward_groups[row])
-        said = f"scored by {_on('rewards', facts, group)} offset {offsets[row]}"
-        return facts.name(group, int(members[row])), f"{said}, no such record on {_on('samples', facts, group)}"
+        said = f"scored by {_on('rewards', facts, group=group)} offset {offsets[row]}"
+        return facts.name(group, int(members[row])), f"{said}, no such record on {_on('samples', facts, group=group)}"
 
     findings.add_all(Kind.MISSING_SAMPLE, by_outcome.tolist(), describe=of_outcome)
     findings.add_all(Kind.MISSING_SAMPLE, by_reward.tolist(), describe=of_reward)
@@ -60,7 +60,7 @@ def check_used_rewards(facts: Facts, findings: Findings) -> None:
         said = "has only other values of it" if has_other[index] else "has no record of it"
         what = f"{facts.name(group, int(facts.member_numbers[row]))} reward {name}"
         place = facts.outcome_place(int(facts.member_outcomes[row]))
-        return what, f"used by {place}, {_on('rewards', facts, group)} {said}"
+        return what, f"used by {place}, {_on('rewards', facts, group=group)} {said}"
 
     findings.add_all(Kind.MISSING_REWARD, absent.tolist(), describe=describe)
 
@@ -79,8 +79,8 @@ def _check_scored_by(facts: Facts, findings: Findings, *, number: int, behind_li
     groups, keys = samples.ints("group"), samples.keys("key")
     is_scored = np.isin(keys, rewards.keys("key")[rewards.ints("name") == number])
     unscored = (samples.ints("good") == 1) & ~is_scored & facts.in_window(groups)
-    unscored &= ~_is_used(facts, keys, number)  # named already by `check_used_rewards`
-    overtaken = _num_scored_later(groups % facts.fold.data_partitions, samples.ints("offset"), is_scored)
+    unscored &= ~_is_used(facts, keys, number=number)  # named already by `check_used_rewards`
+    overtaken = _num_scored_later(groups % facts.fold.data_partitions, samples.ints("offset"), is_scored=is_scored)
     lost = unscored if facts.is_sealed else unscored & (overtaken > behind_limit)
     rows = np.flatnonzero(lost)
     rows = rows[np.unique(keys[rows], return_index=True)[1]]
@@ -91,21 +91,21 @@ def _check_scored_by(facts: Facts, findings: Findings, *, number: int, behind_li
         group = int(groups[row])
         why = "the run is sealed" if facts.is_sealed else f"{overtaken[row]} later ones of its partition are scored"
         what = f"{facts.name(group, int(members[row]))} reward {name}"
-        place = f"{_on('samples', facts, group)} offset {offsets[row]}"
-        return what, f"no record on {_on('rewards', facts, group)} for {place}, and {why}"
+        place = f"{_on('samples', facts, group=group)} offset {offsets[row]}"
+        return what, f"no record on {_on('rewards', facts, group=group)} for {place}, and {why}"
 
     findings.add_all(Kind.MISSING_REWARD, rows.tolist(), describe=describe)
     return int(np.unique(keys[unscored & ~lost]).size)
 
 
-def _is_used(facts: Facts, sample_keys: Keys, number: int) -> Mask:
+def _is_used(facts: Facts, sample_keys: Keys, *, number: int) -> Mask:
     """Per sample: an outcome used a value of this reward for it."""
     uses = facts.fold.uses
     rows = uses.ints("member_row")[uses.ints("name") == number]
     return np.isin(sample_keys, facts.member_keys[rows])
 
 
-def _num_scored_later(partitions: Ints, offsets: Ints, is_scored: Mask) -> Ints:
+def _num_scored_later(partitions: Ints, offsets: Ints, *, is_scored: Mask) -> Ints:
     """Per sample: how many later samples of its partition are scored."""
     order = np.lexsort((offsets, partitions))
     later = np.zeros(len(order), dtype=np.int64)
@@ -116,16 +116,16 @@ def _num_scored_later(partitions: Ints, offsets: Ints, is_scored: Mask) -> Ints:
     return later
 
 
-def _without_sample(facts: Facts, keys: Keys, groups: Ints) -> Ints:
+def _without_sample(facts: Facts, keys: Keys, *, groups: Ints) -> Ints:
     """Rows, one per identity, whose sample is not on the topic."""
-    rows = np.flatnonzero(_without_sample_mask(facts, keys, groups))
+    rows = np.flatnonzero(_without_sample_mask(facts, keys, groups=groups))
     return rows[np.unique(keys[rows], return_index=True)[1]]
 
 
-def _without_sample_mask(facts: Facts, keys: Keys, groups: Ints) -> Mask:
+def _without_sample_mask(facts: Facts, keys: Keys, *, groups: Ints) -> Mask:
     absent: Mask = (keys != NO_KEY) & ~np.isin(keys, facts.sample_keys) & facts.in_window(groups)
     return absent
 
 
-def _on(topic: str, facts: Facts, group: int) -> str:
+def _on(topic: str, facts: Facts, *, group: int) -> str:
     return f"{topic}[{group % facts.fold.data_partitions}]"

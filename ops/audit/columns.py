@@ -74,7 +74,7 @@ class Words:
         return len(self._words)
 
 
-def identity(group: int, member: int, attempt: str) -> int:
+def identity(group: int, member: int, *, attempt: str) -> int:
     """The key of a sample's identity; never `NO_KEY`."""
     return _hash(f"{group}/{member}/{attempt}")
 

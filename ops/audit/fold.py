@@ -138,11 +138,11 @@ class Fold:
         return False
 
     def _add_sample(self, place: Place, sample: Sample) -> None:
-        key = identity(sample.group, sample.member, sample.attempt)
+        key = identity(sample.group, sample.member, attempt=sample.attempt)
         self.samples.append(sample.group, sample.member, key, int(sample.failure is None), place.offset)
 
     def _add_reward(self, place: Place, reward: Reward) -> None:
-        key = identity(reward.group, reward.member, reward.attempt)
+        key = identity(reward.group, reward.member, attempt=reward.attempt)
         name = named(key, reward.name)
         value = NO_KEY if reward.value is None else valued(name, reward.value)
         number = self.reward_names.number(reward.name)
@@ -170,10 +170,10 @@ class Fold:
         trained = int(outcome.result == Result.TRAINED)
         self.outcomes.append(outcome.group, outcome.lineage, outcome.step, trained, place.offset)
         for member in outcome.members:
-            self._add_member(row, outcome.group, member)
+            self._add_member(row, outcome.group, member=member)
 
-    def _add_member(self, row: int, group: int, member: MemberOutcome) -> None:
-        key = NO_KEY if member.attempt is None else identity(group, member.member, member.attempt)
+    def _add_member(self, row: int, group: int, *, member: MemberOutcome) -> None:
+        key = NO_KEY if member.attempt is None else identity(group, member.member, attempt=member.attempt)
         result = self.words.number(str(member.result))
         reason = self.words.number(_word(member.reason))
         age = NO_AGE if member.age is None else member.age

@@ -15,12 +15,12 @@ def lines_of(report: AuditReport) -> Iterator[str]:
     name = report.run if report.records_of in ("", report.run) else f"{report.run} (records of {report.records_of})"
     yield f"audit of run {name}: {'sealed' if report.sealed else 'not sealed'}, step {report.step}"
     yield ""
-    yield _row("produced", report.produced, f"ids of {report.num_groups} groups")
-    yield _row("trained", report.trained, _age_text(report))
+    yield _row("produced", report.produced, note=f"ids of {report.num_groups} groups")
+    yield _row("trained", report.trained, note=_age_text(report))
     yield from _by_reason("dropped", report.dropped)
     yield from _by_reason("failed", report.failed)
-    yield from (_row(word, count, "") for word, count in sorted(report.other.items()))
-    yield _row("open", report.open, f"ids of {report.open_groups} groups" if report.open_groups else "")
+    yield from (_row(word, count) for word, count in sorted(report.other.items()))
+    yield _row("open", report.open, note=f"ids of {report.open_groups} groups" if report.open_groups else "")
     yield from _asides(report)
     yield ""
     yield from _lineages(report)
@@ -72,14 +72,14 @@ def as_json(report: AuditReport) -> dict[str, object]:
     }
 
 
-def _row(what: str, count: int, note: str) -> str:
+def _row(what: str, count: int, *, note: str = "") -> str:
     return f"{what:<{_WIDTH}} {count:>10}  {note}".rstrip()
 
 
 def _by_reason(result: str, reasons: Mapping[str, int]) -> Iterator[str]:
-    yield _row(result, sum(reasons.values()), "")
+    yield _row(result, sum(reasons.values()))
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-        yield _row(f"  {reason}", count, "")
+        yield _row(f"  {reason}", count)
 
 
 def _age_text(report: AuditReport) -> str:

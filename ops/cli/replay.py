@@ -53,12 +53,12 @@ def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **gi
         from ops.replay.replay import copy_to_run, copy_to_topic
 
         if to_topic is not None:
-            counts = {to_topic: copy_to_topic(log, source, selection, target=to_topic)}
+            counts = {to_topic: copy_to_topic(log, source, selection=selection, target=to_topic)}
         else:
-            counts = copy_to_run(log, source, selection, run=str(to_run))
+            counts = copy_to_run(log, source, selection=selection, run=str(to_run))
         _say_counts(counts)
     else:
-        _show(source, selection, options)
+        _show(source, selection, options=options)
 
 
 class _Options:
@@ -129,7 +129,7 @@ class _Options:
             raise click.UsageError("--limit goes with the terminal and --jsonl only")
 
 
-def _show(source: KafkaSource, selection: Selection, options: _Options) -> None:
+def _show(source: KafkaSource, selection: Selection, *, options: _Options) -> None:
     from ops.replay.replay import selected
     from ops.replay.show import json_line, lines_of
 

@@ -64,14 +64,16 @@ class Selection:
 
     def ranges(self, source: Source, topic: Topic) -> dict[int, tuple[int, int]]:
         """Offsets to read per partition: [first, end)."""
-        found = {part: bounds for part, bounds in source.window(topic).items() if self._is_wanted(topic, part, source)}
+        found = {
+            part: bounds for part, bounds in source.window(topic).items() if self._is_wanted(topic, part, source=source)
+        }
         low, high = self.offsets
         if low is not None or high is not None:
             found = {
                 part: (max(first, low if low is not None else first), min(end, high + 1 if high is not None else end))
                 for part, (first, end) in found.items()
             }
-        return self._within_times(source, topic, found)
+        return self._within_times(source, topic, ranges=found)
 
     def matches(self, topic: Topic, record: RawRecord) -> bool:
         """Whether a record that lies in the ranges is wanted."""
@@ -80,18 +82,18 @@ class Selection:
         headers = dict(record.headers)
         return (
             self._matches_time(record)
-            and self._matches_id(topic, record, headers)
-            and self._matches_version(topic, record, headers)
+            and self._matches_id(topic, record, headers=headers)
+            and self._matches_version(topic, record, headers=headers)
         )
 
-    def _is_wanted(self, topic: Topic, partition: int, source: Source) -> bool:
+    def _is_wanted(self, topic: Topic, partition: int, *, source: Source) -> bool:
         if self.partition is not None and partition != self.partition:
             return False
         group = self.wanted_group
         return group is None or topic.partitions == "one" or partition == partition_of(group, source.data_partitions)
 
     def _within_times(
-        self, source: Source, topic: Topic, ranges: dict[int, tuple[int, int]]
+        self, source: Source, topic: Topic, *, ranges: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
         """Begin at the first record of the time; its end is judged per record, as times need not be in order."""
         low = self.times_ms[0]
@@ -106,7 +108,7 @@ class Selection:
         low, high = self.times_ms
         return (low is None or record.unix_ms >= low) and (high is None or record.unix_ms <= high)
 
-    def _matches_id(self, topic: Topic, record: RawRecord, headers: Mapping[str, bytes]) -> bool:
+    def _matches_id(self, topic: Topic, record: RawRecord, *, headers: Mapping[str, bytes]) -> bool:
         group = self.wanted_group
         if group is None:
             return True
@@ -118,7 +120,7 @@ class Selection:
         text = identity.decode(errors="replace") if identity is not None else _own_id(topic, record)
         return text is None or _is_of(text, self.sample)
 
-    def _matches_version(self, topic: Topic, record: RawRecord, headers: Mapping[str, bytes]) -> bool:
+    def _matches_version(self, topic: Topic, record: RawRecord, *, headers: Mapping[str, bytes]) -> bool:
         if self.versions is None:
             return True
         said = headers.get(HEADER_VERSION)

@@ -65,7 +65,7 @@ class Decoder:
         return str(cast("Body", schema)["name"]).rpartition(".")[2], cast("Body", body)
 
 
-def records(bootstrap: str, topic: str, decoder: Decoder) -> Iterator[tuple[str, Body]]:
+def records(bootstrap: str, topic: str, *, decoder: Decoder) -> Iterator[tuple[str, Body]]:
     """All committed records of a topic up to its present end, in order within a partition."""
     consumer = Consumer(
         {
@@ -167,7 +167,7 @@ def oracle_lines(path: Path) -> dict[Step, list[str]]:
     return lines
 
 
-def lost_ids(prompts: list[Body], ledger: Ledger, surviving: list[tuple[Step, Body]]) -> list[str]:
+def lost_ids(prompts: list[Body], ledger: Ledger, *, surviving: list[tuple[Step, Body]]) -> list[str]:
     """Ids that nobody accounts for."""
     spoken = {id_of(outcome, member) for _, outcome in surviving for member in members(outcome)}
     closed = {number(outcome, "group") for _, outcome in surviving}
@@ -183,7 +183,7 @@ def lost_ids(prompts: list[Body], ledger: Ledger, surviving: list[tuple[Step, Bo
     return lost
 
 
-def compare(prompts: list[Body], ledger: Ledger, lines: dict[Step, list[str]]) -> dict[str, object]:
+def compare(prompts: list[Body], ledger: Ledger, *, lines: dict[Step, list[str]]) -> dict[str, object]:
     """The verdict."""
     surviving = ledger.surviving()
     committed: set[Step] = set()
@@ -197,7 +197,7 @@ def compare(prompts: list[Body], ledger: Ledger, lines: dict[Step, list[str]]) -
     return {
         "trained_ids": len(trained),
         "twice": sorted(twice),
-        "lost": sorted(lost_ids(prompts, ledger, surviving)),
+        "lost": sorted(lost_ids(prompts, ledger, surviving=surviving)),
         "only_in_oracle": sorted(noted.keys() - trained.keys()),
         "only_in_ledger": sorted(trained.keys() - noted.keys()),
     }
@@ -215,10 +215,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         decoder = Decoder(given.avro_dir)
         ledger = Ledger()
-        for kind, body in records(given.bootstrap, f"rlweave.{given.run}.ledger", decoder):  # before what it speaks of
+        for kind, body in records(
+            given.bootstrap, f"rlweave.{given.run}.ledger", decoder=decoder
+        ):  # before what it speaks of
             ledger.add(kind, body)
-        prompts = [body for _, body in records(given.bootstrap, f"rlweave.{given.run}.prompts", decoder)]
-        verdict = compare(prompts, ledger, oracle_lines(given.oracle_file))
+        prompts = [body for _, body in records(given.bootstrap, f"rlweave.{given.run}.prompts", decoder=decoder)]
+        verdict = compare(prompts, ledger, lines=oracle_lines(given.oracle_file))
     except (CannotCheck, KafkaException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -184,7 +184,7 @@ class RawLog:
         )
         count = 0
         for record in records:
-            _produce(producer, topic, record)
+            _produce(producer, topic, record=record)
             count += 1
             if failed:
                 break
@@ -236,7 +236,7 @@ def _read_all(consumer: Consumer, ends: dict[Place, int]) -> Iterator[RawRecord]
             if record.offset < ends[place]:
                 yield record
         for message in messages:
-            _finish(consumer, message, ends)
+            _finish(consumer, message, ends=ends)
 
 
 def _record(message: Message, place: Place) -> RawRecord | None:
@@ -257,7 +257,7 @@ def _record(message: Message, place: Place) -> RawRecord | None:
     )
 
 
-def _finish(consumer: Consumer, message: Message, ends: dict[Place, int]) -> None:
+def _finish(consumer: Consumer, message: Message, *, ends: dict[Place, int]) -> None:
     """Stop reading a partition whose end is reached: by its last record, one beyond, or the end of the log."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if topic is None or partition is None or offset is None:
@@ -271,7 +271,7 @@ def _finish(consumer: Consumer, message: Message, ends: dict[Place, int]) -> Non
         consumer.incremental_unassign([TopicPartition(topic, partition)])
 
 
-def _produce(producer: Producer, topic: str, record: RawRecord) -> None:
+def _produce(producer: Producer, topic: str, *, record: RawRecord) -> None:
     deadline = Deadline.after(_FLUSH_S)
     while True:
         try:
