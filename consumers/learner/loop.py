@@ -5,13 +5,15 @@ Turns: (1) clone, if asked for and not done; (2) publish the state as a full anc
 One step: (a) oracle; (b) gradient; (c) stage the weights; (d) ledger and manifest in one transaction; (e) checkpoint
 when due. A death before (d) leaves no trace of the step. One between (d) and (e) leaves a branch that the next lineage
 voids; its samples are read and trained again from the log (promises 2 and 3).
-Invariants: a checkpoint is made right after a transaction and before anything else closes, so closed set, positions and
-ledger agree; outcomes decided between steps carry the step in progress.
+Invariants: what a checkpoint says is noted right after a transaction and before anything else closes, so closed set,
+positions and ledger agree, also when it is written later, at the end or at a stop: weights do not change between steps.
+Outcomes decided between steps carry the step in progress. Every prompt that is on the log at the seal has its outcome.
 Failure: an error of (d) goes through and ends the process; a failed (e) is a notice, since earlier ones are whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from consumers.learner import checkpoint
@@ -33,6 +35,9 @@ from schemas.records import Version
 from topics.clock import Deadline
 
 
+PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopParts:
     """What the loop works with; all of it is live."""
@@ -44,6 +49,7 @@ class LoopParts:
     intake: Intake
     upstream: UpstreamWatch
     publisher: Publisher
+    check_holder: Callable[[], None]  # raises `Fenced` when another learner holds the run
 
 
 class LearnerLoop:
@@ -67,6 +73,9 @@ class LearnerLoop:
         self._first_anchor = start.first_anchor
         self._demonstrations: Demonstrations | None = None
         self._is_open = False
+        self._peer_wait: Deadline | None = None
+        self._noted: checkpoint.LearnerState | None = None  # what a checkpoint of the present weights says
+        self._closing: Deadline | None = None
         self._flush_due_s = 0.0
         self.finished = False
 
@@ -76,12 +85,23 @@ class LearnerLoop:
             self._clone()
         elif not self._is_open:
             self._open()
+        elif self._step >= self._run.max_steps:
+            self._read_rest()
         else:
             self._learn()
 
-    def close(self) -> None:
-        """Say how far reading came, for lag, and stop reading."""
+    def save(self) -> None:
+        """For an orderly stop: a checkpoint of what was trained since the last one, and offsets for lag.
+
+        Raises:
+            Fenced: another learner holds the run by now; nothing was written.
+        """
+        self._parts.check_holder()
+        self._checkpoint()
         self._parts.intake.commit_for_lag()
+
+    def close(self) -> None:
+        """Stop reading."""
         self._parts.intake.close()
         self._parts.upstream.close()
 
@@ -107,6 +127,8 @@ class LearnerLoop:
 
     def _open(self) -> None:  # (2)
         events = self._context.events
+        if not self._has_peer():
+            return
         with events.phase("staging_weights"):
             staged = self._parts.publisher.stage(self._parts.trainer.model, version=self._version)
         self._first_anchor = self._first_anchor or staged.manifest.state_digest
@@ -114,25 +136,36 @@ class LearnerLoop:
             self._parts.ledger.write_step(self._step, [], manifest=staged.manifest, retired=staged.retired)
         self._parts.publisher.release()
         self._is_open = True
+        self._note()
         self._checkpoint()
         self._announce()
         self._parts.upstream.reset()
+
+    def _has_peer(self) -> bool:
+        """Whether a peer serves our store; waits a turn for it. Past the limit the publisher says what is wrong."""
+        if self._peer_wait is None:
+            self._peer_wait = Deadline.after(PEER_WAIT_S, clock=self._context.clock)
+        if self._parts.publisher.has_seed or self._peer_wait.expired:
+            return True
+        self._context.events.enter("waiting_for_peer")
+        self._context.stop.wait(TURN_S)
+        return False
 
     def _learn(self) -> None:  # (3)
         batch = self._next_batch()
         if batch is not None:
             self._train(batch)
-        if self._step >= self._run.max_steps:
-            self._end(f"max_steps {self._run.max_steps} reached")
-        elif self._parts.upstream.used_up(self._parts.assembler):
+        if self._parts.upstream.used_up(self._parts.assembler):
             self._end("the prompts are used up")
 
     def _next_batch(self) -> Batch | None:
         """The next batch; reads what has arrived, and waits a turn when there is none."""
         assembler, upstream = self._parts.assembler, self._parts.upstream
         upstream.poll()
+        assembler.tick(engine_ready=upstream.engine_ready)
+        self._parts.intake.pump(deadline=Deadline.after(0.0, clock=self._context.clock))
         batch = self._cut()
-        if batch is not None or self._step >= self._run.max_steps:
+        if batch is not None:
             return batch
         self._context.events.enter("waiting_for_data")
         assembler.tick(engine_ready=upstream.engine_ready)
@@ -144,8 +177,6 @@ class LearnerLoop:
         return batch
 
     def _cut(self) -> Batch | None:
-        if self._step >= self._run.max_steps:
-            return None
         assembler = self._parts.assembler
         assembler.evict(self._step)
         smaller = self._parts.upstream.last_batch(assembler)
@@ -153,6 +184,7 @@ class LearnerLoop:
 
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
+        self._noted = None  # until (d) there is nothing that a checkpoint could say of these weights
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
             stats = parts.trainer.step(batch)  # (b)
@@ -164,17 +196,20 @@ class LearnerLoop:
         with events.phase("publishing"):
             parts.ledger.write_step(batch.step, drafts, manifest=staged.manifest, retired=staged.retired)  # (d)
         self._step = batch.step
+        self._note()
         parts.publisher.release()
         if self._step % parts.settings.checkpoint.every_steps == 0 or self._step == self._run.max_steps:
             self._checkpoint()  # (e)
+        parts.check_holder()
         parts.intake.commit_for_lag()
         self._announce()
         self._report(batch, stats)
         parts.upstream.reset()
 
-    def _checkpoint(self) -> None:
+    def _note(self) -> None:
+        """Note what a checkpoint says; right after a transaction, before anything else is closed."""
         parts = self._parts
-        state = checkpoint.LearnerState(
+        self._noted = checkpoint.LearnerState(
             lineage=self._lineage,
             step=self._step,
             positions={f"{topic}/{partition}": at for (topic, partition), at in parts.intake.positions().items()},
@@ -184,6 +219,14 @@ class LearnerLoop:
             threads=parts.settings.threads,
             first_anchor=self._first_anchor,
         )
+
+    def _checkpoint(self) -> None:
+        """Write what was noted, with the present weights; nothing to do when that was done already."""
+        parts, state = self._parts, self._noted
+        if state is None:
+            return
+        parts.check_holder()
+        self._noted = None
         with self._context.events.phase("checkpointing"):
             try:
                 checkpoint.save(
@@ -203,8 +246,25 @@ class LearnerLoop:
         self._flush_due_s = now_s + self._parts.settings.outcome_flush_s
         self._parts.ledger.write_outcomes(self._step + 1, self._parts.assembler.take_outcomes())
 
+    def _read_rest(self) -> None:
+        """The last step is done. A prompt may have been admitted before its producer knew, so read on until the
+        producer says that there are no more and all of them are read; then every one gets its outcome."""
+        parts = self._parts
+        if self._closing is None:
+            self._closing = Deadline.after(self._run.stop_grace_s, clock=self._context.clock)
+        self._context.events.enter("waiting_for_data")
+        parts.upstream.poll()
+        parts.assembler.tick(engine_ready=parts.upstream.engine_ready)
+        parts.intake.pump(deadline=Deadline.after(TURN_S, clock=self._context.clock))
+        if self._closing.expired:
+            self._context.events.notice("prompts_not_heard", details={"waited_for": "the end of admission"})
+        elif not parts.upstream.has_all(parts.assembler):
+            return
+        self._end(f"max_steps {self._run.max_steps} reached")
+
     def _end(self, reason: str) -> None:  # (4)
         parts = self._parts
+        self._checkpoint()
         parts.assembler.close_open(Reason.RUN_ENDED)
         parts.ledger.write_outcomes(self._step + 1, parts.assembler.take_outcomes())
         parts.ledger.seal(self._step, num_groups=parts.ledger.view.num_closed, reason=reason)

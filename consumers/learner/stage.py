@@ -16,6 +16,7 @@ checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from consumers.learner.assembler import Assembler, AssemblerSettings
@@ -57,6 +58,7 @@ class LearnerStage:
         self._holder = RunHolder(context, setup.redis, lease_s=setup.lease_s)
         self._ledger: Ledger | None = None
         self._loop: LearnerLoop | None = None
+        self._is_sound = True  # False inside a turn, and after one that failed
 
     @property
     def finished(self) -> bool:
@@ -71,36 +73,55 @@ class LearnerStage:
             EngineError: the model directory cannot be loaded.
         """
         context = self._context
-        self._holder.take()  # (1)
+        if not self._holder.take():  # (1)
+            return
         writer = context.log.writer(
             WriterSettings(transactional_id=f"rlweave.{context.run.name}.learner", linger_ms=0.0)
         )
         ledger = Ledger(writer, run=context.run.name, data_partitions=context.run.partitions, clock=context.clock)
         self._ledger = ledger
         ledger.recover(context.log, hooks=context.hooks(), deadline=deadline)  # (2)
+        if context.stop.requested:
+            return
         trainer = Trainer(self._setup.settings, self._setup.model, seed=context.run.seed)
         recovered = recover(context, trainer=trainer, folder=context.run.folder / "checkpoints")  # (3)
+        if context.stop.requested:  # nothing is written yet, so there is nothing to void
+            return
         lineage = ledger.begin_lineage(  # (4)
             parent=recovered.lineage, branch_step=recovered.step, holder=context.instance
         )
-        self._loop = LearnerLoop(context, self._parts(ledger, trainer, recovered), lineage=lineage, start=recovered)
+        parts = self._parts(recovered, ledger=ledger, trainer=trainer, lineage=lineage)
+        self._loop = LearnerLoop(context, parts, lineage=lineage, start=recovered)
 
     def turn(self) -> None:
-        """See `LearnerLoop.turn`."""
+        """See `LearnerLoop.turn`.
+
+        Raises:
+            Fenced: another learner holds the run by now.
+        """
         if self._loop is not None:
+            self._is_sound = False
+            self._holder.check()
             self._loop.turn()
+            self._is_sound = True
 
     def stop(self, *, deadline: Deadline) -> None:
-        """Nothing is in hand between turns: what was read and not trained will be read again."""
-        if self._loop is not None:
-            self._loop.close()
-        if self._ledger is not None:
-            self._ledger.close(deadline=deadline)
-        self._holder.release()
+        """Save what was trained since the last checkpoint; what was read and not trained will be read again.
 
-    def _parts(self, ledger: Ledger, trainer: Trainer, recovered: Recovered) -> LoopParts:
+        After an error nothing is saved or committed: another process may have taken over.
+        """
+        with ExitStack() as leaving:  # each step is taken whatever happened in the one before; the last one first
+            leaving.callback(self._holder.release)
+            if self._ledger is not None:
+                leaving.callback(self._ledger.close, deadline=deadline)
+            if self._loop is not None:
+                leaving.callback(self._loop.close)
+                if self._is_sound:
+                    self._loop.save()
+
+    def _parts(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer, lineage: int) -> LoopParts:
         context, setup = self._context, self._setup
-        assembler = self._assembler(ledger, recovered)
+        assembler = self._assembler(recovered, ledger=ledger, vocab_size=trainer.vocab_size)
         store = ChunkStore(context.run.folder / "weights" / "learner", max_bytes=setup.weights.store_max_bytes)
         publisher = Publisher(setup.weights, store=store, run=context.run.name, clock=context.clock)
         publisher.adopt(recovered.listed)
@@ -110,13 +131,17 @@ class LearnerStage:
             trainer=trainer,
             assembler=assembler,
             intake=Intake(context, assembler, settings=setup.settings, positions=recovered.positions),
-            upstream=UpstreamWatch(context, settings=setup.settings),
+            upstream=UpstreamWatch(context, settings=setup.settings, lineage=lineage),
             publisher=publisher,
+            check_holder=self._holder.check,
         )
 
-    def _assembler(self, ledger: Ledger, recovered: Recovered) -> Assembler:
+    def _assembler(self, recovered: Recovered, *, ledger: Ledger, vocab_size: int) -> Assembler:
         settings = AssemblerSettings.of_run(
-            self._context.run, weights=self._setup.rewards, buffer_bytes=self._setup.settings.buffer_bytes
+            self._context.run,
+            weights=self._setup.rewards,
+            buffer_bytes=self._setup.settings.buffer_bytes,
+            vocab_size=vocab_size,
         )
         return Assembler(
             settings,

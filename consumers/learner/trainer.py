@@ -70,6 +70,11 @@ class Trainer:
         """Most tokens of prompt and completion the model was made for."""
         return int(self.model.config.max_position_embeddings)
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids the model knows: 0 .. vocab_size - 1."""
+        return int(self.model.config.vocab_size)
+
     def step(self, batch: Batch) -> StepStats:
         """Train on one batch with GRPO.
 

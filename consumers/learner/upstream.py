@@ -36,6 +36,7 @@ class _Instance:
     at_s: float  # of its last event, our monotonic clock
     phase: str = ""
     num_admitted: int | None = None  # prompt producers
+    lineage: int = 0  # prompt producers: the newest one known to them
 
 
 class UpstreamWatch:
@@ -44,10 +45,12 @@ class UpstreamWatch:
     Args:
         context: of the learner.
         settings: `silent_notice_s` (T1) and `silent_end_s` (T2).
+        lineage: the learner's own; what a prompt producer says of the end counts once it knows of this lineage.
     """
 
-    def __init__(self, context: StageContext, *, settings: LearnerSettings) -> None:
+    def __init__(self, context: StageContext, *, settings: LearnerSettings, lineage: int) -> None:
         self._context = context
+        self._lineage = lineage
         self._settings = settings
         self._reader = context.log.reader(
             ReaderSettings(topics=(EVENTS,), start="latest", instance=context.instance), hooks=context.hooks()
@@ -90,6 +93,7 @@ class UpstreamWatch:
             instance.phase = event.details.get("phase", instance.phase)
             admitted = event.gauges.get("groups_admitted")
             instance.num_admitted = None if admitted is None else int(admitted)
+            instance.lineage = int(event.gauges.get("version_lineage", 0))
 
     @property
     def engine_ready(self) -> bool:
@@ -98,16 +102,20 @@ class UpstreamWatch:
 
     @property
     def prompts_finished(self) -> int | None:
-        """Groups admitted in all, when a prompt producer says that its data is used up; None: it is not."""
+        """Groups admitted in all, when a prompt producer says that it admits no more; None: it may."""
         for each in self._heard("prompts"):
-            if each.phase == "finished" and each.num_admitted is not None:
+            if each.phase == "finished" and each.lineage == self._lineage and each.num_admitted is not None:
                 return each.num_admitted
         return None
 
     def last_batch(self, assembler: Assembler) -> bool:
         """Whether nothing will be added to what is ready: a batch may then be smaller."""
+        return self.has_all(assembler) and assembler.num_open == 0
+
+    def has_all(self, assembler: Assembler) -> bool:
+        """Whether every prompt that will ever be admitted has been read."""
         admitted = self.prompts_finished
-        return admitted is not None and assembler.num_seen >= admitted and assembler.num_open == 0
+        return admitted is not None and assembler.num_seen >= admitted
 
     def used_up(self, assembler: Assembler) -> bool:
         """Whether every group of a finished data set has its outcome."""

@@ -127,6 +127,9 @@ class PromptsStage:
         return self._settings.batch_groups if allowed is None else allowed
 
     def _at_end(self) -> bool:
+        """Whether nothing will be admitted any more: the last step is done, or the source is used up."""
+        if self._control.ledger.step >= self._context.run.max_steps:
+            return True
         num_items = None if self._source is None else self._source.num_items
         return num_items is not None and self._cursor.next_index >= num_items
 
@@ -213,6 +216,7 @@ class PromptsStage:
     def _report(self) -> None:
         metrics = self._context.metrics
         metrics.gauge("groups_admitted", self._cursor.next_group)
+        metrics.gauge("version_lineage", self._control.ledger.lineages.current)
         metrics.gauge("open_groups", self._progress().num_open)
         metrics.gauge("credit_groups", self._context.run.credit_groups)
 

@@ -32,7 +32,7 @@ class Rig:
         run = RunSettings(name="r", heartbeat_s=1.0)
         self.context = make_context(self.log, run=run, stage="learner", clock=self.clock)
         settings = LearnerSettings(silent_notice_s=10.0, silent_end_s=30.0)
-        self.watch = UpstreamWatch(self.context, settings=settings)
+        self.watch = UpstreamWatch(self.context, settings=settings, lineage=1)
         self.watch.poll()
         self.assembler = assembler(clock=self.clock)
         self.stages = {name: self._stage(name) for name in STAGES}
@@ -133,7 +133,11 @@ def test_a_used_up_data_set_is_no_silence() -> None:
     metrics.gauge("groups_admitted", 2)
     events.enter("finished")
     rig.run(2)
+    assert rig.watch.prompts_finished is None, "what it says is of another lineage"
+    metrics.gauge("version_lineage", 1)
+    rig.run(2)
     assert rig.watch.prompts_finished == 2
+    assert not rig.watch.has_all(rig.assembler)
     feed(rig.assembler, whole(0))
     assert not rig.watch.last_batch(rig.assembler), "one prompt was not read yet"
     feed(rig.assembler, whole(1)[:-1])
@@ -175,6 +179,6 @@ def test_an_engine_is_ready_when_heard_lately_in_a_serving_phase() -> None:
 def test_events_of_the_past_say_nothing_about_the_present() -> None:
     rig = Rig()
     rig.run(1)
-    later = UpstreamWatch(rig.context, settings=LearnerSettings())
+    later = UpstreamWatch(rig.context, settings=LearnerSettings(), lineage=1)
     later.poll()
     assert not later.engine_ready
