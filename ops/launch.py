@@ -8,25 +8,22 @@ Failure: nothing is started before (1) to (4) have passed.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import click
 import orjson
 
-from consumers.rewards.settings import group_id
 from ops.addresses import resolve
 from ops.progress import Progress
 from ops.run_checks import check_run
+from ops.run_ends import LogEnds
 from ops.run_file import RunFile, save_run_file
 from ops.supervisor.supervisor import Supervisor
 from ops.wiring import open_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import load_or_create_token
-from topics.catalog import SAMPLES
 from topics.clock import Deadline, SystemClock
-from topics.log import Admin
 
 SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
@@ -45,8 +42,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file)
     log.connect(deadline=Deadline.after(CONNECT_S))
-    admin = log.admin()
-    admin.ensure_topics()  # (3)
+    log.admin().ensure_topics()  # (3)
     folder = run_file.run.folder
     settings_file = folder / SETTINGS_FILE
     save_run_file(run_file, settings_file)  # (4)
@@ -57,8 +53,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
             run_file.supervisor,
             clock=SystemClock(),
             stop=_stop_on_signals(),
-            grace_s=run_file.run.stop_grace_s,
-            drained=_drained(admin, run_file),
+            ends=LogEnds(log, run_file=run_file),
             on_event=progress.say,
             each_turn=progress.turn,
         )
@@ -76,13 +71,3 @@ def _stop_on_signals() -> StopSignal:
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
     return stop
-
-
-def _drained(admin: Admin, run_file: RunFile) -> Callable[[], bool]:
-    """Whether every reward consumer has committed all samples; unknown lag counts as not."""
-    groups = [group_id(run_file.run.name, name, settings=settings) for name, settings in run_file.rewards.items()]
-
-    def drained() -> bool:
-        return all(lag.lag_records == 0 for group in groups for lag in admin.lag(group, [SAMPLES]))
-
-    return drained

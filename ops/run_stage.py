@@ -1,5 +1,7 @@
 """Runs one stage in this process: settings, addresses, context, stage, loop.
 
+Invariants: a stop signal is heard from here on, also while the stage's libraries are imported; a process whose
+supervisor is gone stops.
 Failure: named errors go to the command line; a stage's own errors are handled by the run loop.
 """
 
@@ -9,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from consumers.rewards.settings import RewardSettings
@@ -18,7 +20,8 @@ from ops.run_file import RunFile, load_run_file, load_saved
 from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, build_stage, open_log
 from pipeline.collector import calm_collector
-from pipeline.stage import StageContext, make_context, run_stage
+from pipeline.exit_codes import ExitCode
+from pipeline.stage import StopSignal, make_context, run_stage, stop_on_signals
 from schemas.errors import SettingsError
 
 _PARENT_POLL_S = 1.0
@@ -42,15 +45,20 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
         SettingsError: the run file, or the combination of options, is wrong.
         LogUnavailable: no broker answers.
     """
+    stop = StopSignal()
+    stop_on_signals(stop)
+    _stop_with_supervisor(stop)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
-    context = make_context(open_log(run_file), run=run_file.run, stage=request.stage)
+    made = make_context(open_log(run_file), run=run_file.run, stage=request.stage)
+    context = replace(made, stop=stop)
     if run_file.run.metrics_port is not None:
         port = context.metrics.expose(run_file.run.metrics_port)
         logging.getLogger(__name__).info("metrics on http://127.0.0.1:%d/metrics", port)
-    _stop_with_supervisor(context)
+    if stop.requested:
+        return int(ExitCode.OK)
     calm_collector()
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     return int(run_stage(stage, context))
@@ -87,15 +95,16 @@ def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str
     return run_file.model_copy(update={"rewards": added}), name
 
 
-def _stop_with_supervisor(context: StageContext) -> None:
+def _stop_with_supervisor(stop: StopSignal) -> None:
     """Stop when the supervisor that started this process is gone, so that nothing is left behind."""
-    text = os.environ.get(PARENT_VARIABLE, "")
-    if not text.isdigit() or int(text) != os.getppid():
+    text = os.environ.pop(PARENT_VARIABLE, "")  # taken out: what this process starts is not the supervisor's
+    if not text.isdigit():
         return
 
     def watch() -> None:
-        while not context.stop.wait(_PARENT_POLL_S):
-            if os.getppid() != int(text):
-                context.stop.request("the supervisor is gone")
+        while os.getppid() == int(text):
+            if stop.wait(_PARENT_POLL_S):
+                return
+        stop.request("the supervisor is gone")
 
     threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()

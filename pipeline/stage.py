@@ -147,7 +147,7 @@ def make_context(
 
 def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     """Run a stage until it is finished, stopped or broken. Call from the main thread."""
-    _install_signals(context.stop)
+    stop_on_signals(context.stop)
     heart = _Heart(context)
     heart.start()
     code = _guarded(lambda: _turns(stage, context, heart))
@@ -160,6 +160,8 @@ def run_stage(stage: Stage, context: StageContext) -> ExitCode:
 
 
 def _turns(stage: Stage, context: StageContext, heart: _Heart) -> None:
+    if context.stop.requested:
+        return
     context.events.enter("starting")
     stage.start(deadline=Deadline.after(context.run.stop_grace_s * 4, clock=context.clock))
     context.events.notice("started")
@@ -187,7 +189,9 @@ class _Work(Protocol):
     def __call__(self) -> None: ...
 
 
-def _install_signals(stop: StopSignal) -> None:
+def stop_on_signals(stop: StopSignal) -> None:
+    """Let SIGTERM and SIGINT request a stop. Call from the main thread, before anything that takes long."""
+
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.request(signal.Signals(number).name)
 

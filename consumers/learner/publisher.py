@@ -20,12 +20,11 @@ from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.manifest import build_manifest
 from pipeline.weights.peer import read_peer_file
 from pipeline.weights.state import encode_state
-from schemas.errors import DeadlineExceeded, WeightsError
+from schemas.errors import WeightsError
 from schemas.records import Manifest, Version
-from topics.clock import Clock, Deadline
+from topics.clock import Clock
 
 WIRE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +44,7 @@ class Publisher:
         self._run = run
         self._clock = clock
         self._listed: deque[Manifest] = deque()
+        self._url = ""  # of the peer over our store, when it was last seen
 
     def adopt(self, listed: list[Manifest]) -> None:
         """Continue from the manifests an earlier process listed and did not tombstone, in version order."""
@@ -82,16 +82,19 @@ class Publisher:
         self._store.unpin("learner", set(pinned - needed))
         self._store.sweep(keep=needed)
 
+    @property
+    def has_seed(self) -> bool:
+        """Whether a peer process serves, or served, our store; both start at the same time."""
+        peer = read_peer_file(self._store.root)
+        if peer is not None:
+            self._url = peer["url"]
+        return self._url != ""
+
     def _seed(self) -> str:
-        """The address of the peer process over our store; waits for it, since both start at the same time."""
-        deadline = Deadline.after(PEER_WAIT_S, clock=self._clock)
-        while (peer := read_peer_file(self._store.root)) is None:
-            try:
-                deadline.check(f"the peer process to write {self._store.root / 'peer.json'}")
-            except DeadlineExceeded as error:
-                raise WeightsError(
-                    f"no peer process serves {self._store.root}: {error.message}",
-                    hint="start one on this host with `rlweave run peer --config FILE`",
-                ) from error
-            self._clock.wait(0.05)
-        return peer["url"]
+        """The peer's address; while it is being restarted, the last one known."""
+        if not self.has_seed:
+            raise WeightsError(
+                f"no peer process serves {self._store.root}",
+                hint="start one on this host with `rlweave run peer --config FILE`",
+            )
+        return self._url

@@ -81,8 +81,6 @@ class LearnerStage:
         ledger = Ledger(writer, run=context.run.name, data_partitions=context.run.partitions, clock=context.clock)
         self._ledger = ledger
         ledger.recover(context.log, hooks=context.hooks(), deadline=deadline)  # (2)
-        if context.stop.requested:
-            return
         trainer = Trainer(self._setup.settings, self._setup.model, seed=context.run.seed)
         recovered = recover(context, trainer=trainer, folder=context.run.folder / "checkpoints")  # (3)
         if context.stop.requested:  # nothing is written yet, so there is nothing to void

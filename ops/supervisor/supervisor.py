@@ -3,7 +3,8 @@
 Role: `rlweave up`. Observations are exits and the stop signal; deeds are starts and signals.
 End of a run: (1) the learner exits with 0; (2) prompts and rollouts stop; (3) rewards finish what was sampled;
 (4) rewards, scheduler and peer stop. A stop from outside skips (1) and (3).
-Invariants: a stage that dies is started again with a growing wait; an exit code a restart cannot mend ends the run.
+Invariants: a stage that dies is started again with a growing wait, and so is a learner that was stopped before its run
+was complete; an exit code a restart cannot mend ends the run; no process is left behind, whatever happens here.
 Failure: the exit code is that of the stage that ended the run.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ops.supervisor.processes import Program, Slot
 from ops.supervisor.restarts import GiveUp, RestartPolicy
@@ -25,6 +27,23 @@ _POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
 
+class RunEnds(Protocol):
+    """What the end of a run depends on, besides exits."""
+
+    @property
+    def grace_s(self) -> float:
+        """Time that processes have for an orderly stop."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Whether the run has ended on purpose."""
+        ...
+
+    def is_drained(self) -> bool:
+        """Whether every sample has been scored; unknown is no."""
+        ...
+
+
 @dataclass
 class _Kept:
     slot: Slot
@@ -36,7 +55,7 @@ class Supervisor:
     """Supervises the programs of one run.
 
     Args:
-        drained: tells whether every sample has been scored; asked at the end of a run.
+        ends: tells whether the run is complete, when the learner exits with 0, and whether every sample is scored.
         on_event: called with a line for people, and with the stage it concerns.
         each_turn: called once per loop turn, for progress.
     """
@@ -48,16 +67,14 @@ class Supervisor:
         *,
         clock: Clock,
         stop: StopSignal,
-        grace_s: float,
-        drained: Callable[[], bool],
+        ends: RunEnds,
         on_event: Callable[[str], None],
         each_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._stop = stop
-        self._grace_s = grace_s
-        self._drained = drained
+        self._ends = ends
         self._on_event = on_event
         self._each_turn = each_turn
         self._kept = [_Kept(Slot(program, clock=clock), RestartPolicy(settings)) for program in programs]
@@ -69,15 +86,18 @@ class Supervisor:
 
     def run(self) -> int:
         """Run to the end; returns the exit code."""
-        for kept in self._kept:
-            kept.slot.start()
         code: int | None = None
-        while code is None and not self._stop.requested:
-            code = self._turn()
-            self._each_turn()
-            self._stop.wait(_POLL_S)
-        finished = code == ExitCode.OK
-        self._end(drain=finished)
+        is_through = False
+        try:
+            for kept in self._kept:
+                kept.slot.start()
+            while code is None and not self._stop.requested:
+                code = self._turn()
+                self._each_turn()
+                self._stop.wait(_POLL_S)
+            is_through = code == ExitCode.OK
+        finally:
+            self._end(drain=is_through)
         return int(ExitCode.OK) if code is None else code
 
     def _turn(self) -> int | None:
@@ -96,7 +116,7 @@ class Supervisor:
     def _ended(self, kept: _Kept, exit_code: int) -> int | None:
         """Handle one exit; a number ends the run with it."""
         program = kept.slot.program
-        if program.stage == "learner" and exit_code == ExitCode.OK:
+        if program.stage == "learner" and exit_code == ExitCode.OK and self._ends.is_complete():
             return int(ExitCode.OK)
         decision = kept.policy.decide(code=exit_code, lived_s=kept.slot.lived_s)
         if isinstance(decision, GiveUp):
@@ -108,7 +128,7 @@ class Supervisor:
         return None
 
     def _end(self, *, drain: bool) -> None:
-        deadline = Deadline.after(self._grace_s + (self._settings.drain_s if drain else 0), clock=self._clock)
+        deadline = Deadline.after(self._ends.grace_s + (self._settings.drain_s if drain else 0), clock=self._clock)
         for stages in STOP_ORDER:
             if drain and stages == ("reward",):
                 self._wait_drained()
@@ -122,7 +142,7 @@ class Supervisor:
 
     def _wait_drained(self) -> None:
         deadline = Deadline.after(self._settings.drain_s, clock=self._clock)
-        while not self._drained():
+        while not self._ends.is_drained():
             self._keep_rewards()
             if deadline.expired or self._stop.requested:
                 self._on_event(f"rewards did not finish within {self._settings.drain_s:g} s")

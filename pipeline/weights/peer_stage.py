@@ -3,19 +3,23 @@
 Role: the stage around `PeerServer`.
 Data in: the chunk files of the learner; data out: HTTP. It reads and writes no topic but `events`.
 Invariants: it outlives the learner's restarts, so versions that were published stay fetchable; its directory entry is
-renewed before it expires.
+renewed before it expires. One that died without an orderly stop is followed by one on the same port, since manifests
+name it.
 Failure: `WeightsError` when the address cannot be bound or the server stopped; Redis being away is told once and does
 not matter, as manifests name their seeds.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from urllib.parse import urlsplit
+
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.stage import TURN_S, StageContext
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory, PeerInfo
-from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer import PeerServer, PeerSettings, read_peer_file
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
 from topics.clock import Deadline
@@ -58,18 +62,7 @@ class PeerStage:
             WeightsError: the address cannot be bound, or the folder cannot be used.
             DeadlineExceeded: the server did not come up.
         """
-        run, settings, metrics = self._context.run, self._settings, self._context.metrics
-        self._server = PeerServer(
-            PeerSettings(
-                store=ChunkStore(run.folder / "weights" / "learner", max_bytes=settings.store_max_bytes),
-                token=load_or_create_token(run.folder / "peer-token"),
-                host=settings.host,
-                port=settings.port,
-                advertised_url=settings.advertised_url,
-                on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
-            )
-        )
-        url = self._server.start()
+        self._server, url = self._serve()
         self._context.events.enter("serving")
         self._context.events.notice("peer_serves", details={"url": url})
         self._announce()
@@ -91,6 +84,28 @@ class PeerStage:
         if self._server is not None and self._server.alive:
             self._directory.withdraw(self._context.instance)
             self._server.stop()
+
+    def _serve(self) -> tuple[PeerServer, str]:
+        """A server on the port that is set, else on that of a predecessor, else on a free one."""
+        run, settings, metrics = self._context.run, self._settings, self._context.metrics
+        offered = PeerSettings(
+            store=ChunkStore(run.folder / "weights" / "learner", max_bytes=settings.store_max_bytes),
+            token=load_or_create_token(run.folder / "peer-token"),
+            host=settings.host,
+            port=settings.port,
+            advertised_url=settings.advertised_url,
+            on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
+        )
+        former = read_peer_file(offered.store.root)
+        port = None if former is None else urlsplit(former["url"]).port
+        if settings.port == 0 and settings.advertised_url is None and port is not None:
+            server = PeerServer(replace(offered, port=port))
+            try:
+                return server, server.start()
+            except WeightsError as error:  # somebody else has it by now
+                self._context.events.notice("peer_moved", details={"why": error.message})
+        server = PeerServer(offered)
+        return server, server.start()
 
     def _announce(self) -> None:
         self._announced_s = self._context.clock.monotonic()
