@@ -13,7 +13,8 @@ from importlib.resources import files
 
 import orjson
 
-from ops.report.figures import Figure, phase_kind
+from ops.report.figures import Figure
+from ops.report.plots import phase_kind
 from ops.report.summary import RunSummary, shown
 from ops.run_file import RunFile
 
@@ -28,17 +29,17 @@ def page(summary: RunSummary, *, figures: Sequence[Figure], run_file: RunFile, a
         f'<div class="grid">{"".join(_figure(figure) for figure in figures)}</div>',
         "<h2>Samples</h2>",
         '<div class="grid">',
-        _table("Where every id went", ("what", "ids"), _accounts(summary)),
-        _table("Dropped and failed, by reason", ("reason", "ids"), _reasons(summary)),
+        _table("Where every id went", ("what", "ids"), rows=_accounts(summary)),
+        _table("Dropped and failed, by reason", ("reason", "ids"), rows=_reasons(summary)),
         "</div>",
         "<h2>Audit</h2>",
         "<p>No audit was made.</p>" if audit_text is None else f"<pre>{escape(audit_text)}</pre>",
         "<h2>Time by stage and phase</h2>",
-        _table("Share of each stage's time", ("stage", "phase", "kind", "share"), _phases(summary)),
+        _table("Share of each stage's time", ("stage", "phase", "kind", "share"), rows=_phases(summary)),
         "<h2>Processes</h2>",
-        _table("Who took part", ("stage", "pid", "instance"), _processes(summary)),
+        _table("Who took part", ("stage", "pid", "instance"), rows=_processes(summary)),
         "<h2>Environment</h2>",
-        _table("Machine and packages", ("what", "value"), _environment(summary)),
+        _table("Machine and packages", ("what", "value"), rows=_environment(summary)),
         "<h2>Settings</h2>",
         f"<details><summary>All settings of the run</summary><pre>{escape(_settings(run_file))}</pre></details>",
     )
@@ -84,7 +85,7 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(caption: str, headers: Sequence[str], *, rows: Iterable[Sequence[str]]) -> str:
     """A table whose first column heads its rows."""
     head = "".join(f'<th scope="col">{escape(each)}</th>' for each in headers)
     body = "".join(

@@ -96,7 +96,7 @@ class MadeRun:
             ),
         )
 
-    def reward(self, group: int, member: int, value: float, *, name: str = "sum") -> None:
+    def reward(self, group: int, member: int, *, value: float, name: str = "sum") -> None:
         self._writer.write(
             REWARDS,
             Reward(
@@ -120,7 +120,7 @@ class MadeRun:
         self.prompt(group)
         for member, value in enumerate(values):
             self.sample(group, member, version=version)
-            self.reward(group, member, value)
+            self.reward(group, member, value=value)
 
     def trained(self, group: int, *, at: Version, birth: Version) -> None:
         members = tuple(
@@ -173,8 +173,8 @@ class MadeRun:
         self,
         instance: str,
         kind: str,
-        name: str,
         *,
+        name: str,
         at_s: float,
         gauges: dict[str, float] | None = None,
         version: Version | None = None,
@@ -254,17 +254,19 @@ def two_lineages(log: Log) -> None:
 
 def _events(run: MadeRun) -> None:
     first, second = "learner-host-11-aaaaaa", "learner-host-12-bbbbbb"
-    run.event(first, "phase_began", "waiting_for_data", at_s=0)
-    run.event(first, "phase_ended", "waiting_for_data", at_s=3)
-    run.event(first, "phase_began", "forward_backward", at_s=3)
+    run.event(first, "phase_began", name="waiting_for_data", at_s=0)
+    run.event(first, "phase_ended", name="waiting_for_data", at_s=3)
+    run.event(first, "phase_began", name="forward_backward", at_s=3)
     for step, at_s in ((1, 4), (2, 5), (3, 6)):
         gauges = {"step": step, "loss": 0.5 / step}
-        run.event(first, "notice", "step", at_s=at_s, gauges=gauges, version=v(1, step))
-    run.event(second, "phase_began", "waiting_for_data", at_s=7)  # the first one was killed in its phase
-    run.event(second, "phase_ended", "waiting_for_data", at_s=8)
+        run.event(first, "notice", name="step", at_s=at_s, gauges=gauges, version=v(1, step))
+    run.event(second, "phase_began", name="waiting_for_data", at_s=7)  # the first one was killed in its phase
+    run.event(second, "phase_ended", name="waiting_for_data", at_s=8)
     for step, at_s in ((2, 9), (3, 10)):
         gauges = {"step": step, "loss": 0.1 / step}
-        run.event(second, "notice", "step", at_s=at_s, gauges=gauges, version=v(2, step))
+        run.event(second, "notice", name="step", at_s=at_s, gauges=gauges, version=v(2, step))
     gauges = {"ready_groups": 1, "open_groups": 3}
-    run.event(second, "heartbeat", "heartbeat", at_s=10, gauges=gauges, version=v(2, 3))
-    run.event("scheduler-host-41-cccccc", "heartbeat", "heartbeat", at_s=5, gauges={"lag_records{group=a,topic=b}": 7})
+    run.event(second, "heartbeat", name="heartbeat", at_s=10, gauges=gauges, version=v(2, 3))
+    run.event(
+        "scheduler-host-41-cccccc", "heartbeat", name="heartbeat", at_s=5, gauges={"lag_records{group=a,topic=b}": 7}
+    )

@@ -72,8 +72,8 @@ def test_a_second_copy_of_a_sample_or_reward_changes_nothing(log: MemoryLog, run
     made.lineage(1)
     made.group(0, version=v(1, 0), values=(0.0, 1.0))
     made.sample(0, 1, version=v(1, 0))
-    made.reward(0, 1, 0.25)
-    made.reward(0, 0, 9.0, name="shadow")
+    made.reward(0, 1, value=0.25)
+    made.reward(0, 0, value=9.0, name="shadow")
     made.end()
     assert collect(log, run_file=run_file).scores.by_step[0].num == 2
     assert _summary(log, run_file).reward_first == 1.0
@@ -118,8 +118,8 @@ def test_clocks_that_go_back_clamp_at_zero(log: MemoryLog, run_file: RunFile) ->
     made = MadeRun(log)
     made.lineage(1)
     made.prompt(0)
-    made.event("learner-host-11-aaaaaa", "phase_began", "waiting_for_data", at_s=-20)
-    made.event("learner-host-11-aaaaaa", "notice", "step", at_s=-30, version=v(1, 1))
+    made.event("learner-host-11-aaaaaa", "phase_began", name="waiting_for_data", at_s=-20)
+    made.event("learner-host-11-aaaaaa", "notice", name="step", at_s=-30, version=v(1, 1))
     made.end()
     summary = _summary(log, run_file)
     assert summary.training_s == 0.0

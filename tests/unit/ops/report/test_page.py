@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from ops.report.figures import _PLANS
+from ops.report.plots import PLANS
 from ops.report.write import write_report
 from schemas.errors import SettingsError
 from tests.unit.ops.report.made_run import PARTITIONS, settings, two_lineages
@@ -47,8 +47,8 @@ def test_the_page_needs_nothing_from_outside(html: str) -> None:
 
 
 def test_every_figure_is_there_with_title_and_description(html: str) -> None:
-    assert html.count("<svg ") == len(_PLANS)
-    for plan in _PLANS:
+    assert html.count("<svg ") == len(PLANS)
+    for plan in PLANS:
         assert f'<title id="{plan.name}-title">{plan.title}</title>' in html
         assert f'<desc id="{plan.name}-desc">' in html
 
@@ -102,7 +102,7 @@ def test_a_report_made_again_keeps_the_duration_of_the_run(log: MemoryLog, tmp_p
 
 
 def test_without_matplotlib_the_summary_is_written_and_the_hint_names_the_extra(
-    log: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: MemoryLog, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SettingsError) as caught:
