@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
+from pipeline.redis_client import RedisClient
 from schemas.errors import SettingsError
 
 # A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
@@ -48,6 +50,11 @@ def _errors(run_file: RunFile) -> Iterator[str]:
             f"learner.buffer_bytes = {run_file.learner.buffer_bytes} cannot hold the {run.credit_groups} groups that "
             f"may be open; about {needed} are needed, or a lower run.max_staleness or run.groups_per_step"
         )
+    if run_file.redis.url not in (LOCAL, WITHOUT):
+        try:
+            RedisClient(run_file.redis.url)  # reads the URL and connects to nothing
+        except SettingsError as error:
+            yield f"redis.url: {error.message}, or {LOCAL!r}, or {WITHOUT!r}"
     cloning = run_file.learner.cloning
     if cloning.num_steps > 0 and cloning.source is None:
         yield "learner.cloning.num_steps is above 0 but learner.cloning.source is not set"

@@ -74,12 +74,12 @@ def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
         SettingsError: the file is absent or not TOML, or settings are wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise SettingsError(f"run file {path} cannot be read: {error.strerror}", hint="give --config FILE") from error
     try:
-        values: dict[str, Toml] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values: dict[str, Toml] = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"run file {path} is not TOML: {error}") from error
     for override in overrides:
         _apply(values, override)

@@ -44,6 +44,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     Raises:
         SettingsError: the run file, or the combination of options, is wrong.
         LogUnavailable: no broker answers.
+        TopicMismatch: the run's topics were made with other settings.
     """
     stop = StopSignal()
     stop_on_signals(stop)
@@ -52,8 +53,9 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
-    made = make_context(open_log(run_file), run=run_file.run, stage=request.stage)
-    context = replace(made, stop=stop)
+    log = open_log(run_file)
+    context = replace(make_context(log, run=run_file.run, stage=request.stage), stop=stop)
+    log.admin().ensure_topics()
     if run_file.run.metrics_port is not None:
         port = context.metrics.expose(run_file.run.metrics_port)
         logging.getLogger(__name__).info("metrics on http://127.0.0.1:%d/metrics", port)

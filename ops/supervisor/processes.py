@@ -29,6 +29,7 @@ class Program:
     stage: str  # "rollout"
     arguments: tuple[str, ...]  # of `rlweave`
     log_file: Path
+    command: tuple[str, ...] = (sys.executable, "-m", "ops.cli")  # what takes the arguments
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -48,7 +49,7 @@ class Slot:
         environment = {**os.environ, **self.program.environment, PARENT_VARIABLE: str(os.getpid())}
         with self.program.log_file.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ops.cli", *self.program.arguments],
+                [*self.program.command, *self.program.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -215,6 +215,20 @@ class Watch:
             deadline.check(what)
             self.poll()
 
+    def until_step(self, step: int, *, by: Process | None = None) -> None:
+        """Until a learner (this one) has done a step."""
+        self.until(lambda: self.step_of(by) >= step, what=f"step {step}")
+
+    def until_phase(self, stage: str, phase: str) -> None:
+        """Until an instance of a stage is in a phase."""
+        self.until(lambda: phase in self.in_phase(stage), what=f"{stage} {phase}")
+
+    def step_of(self, learner: Process | None = None) -> float:
+        """Highest step that a learner (this one) said it has done."""
+        part = "" if learner is None else f"-{learner.pid}-"
+        steps = [each.gauges["step"] for each in self.events("learner", name="step") if part in each.instance]
+        return max(steps, default=0)
+
     def to_end(self) -> None:
         """Read all that is there now."""
         ends = self._reader.end_positions()

@@ -16,10 +16,6 @@ from topics.catalog import EVENTS, LEDGER, WEIGHTS
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def reached(watch: Watch, step: int) -> bool:
-    return any(event.gauges["step"] >= step for event in watch.events("learner", name="step"))
-
-
 def test_an_undisturbed_run_trains_every_id_once_and_ends_with_0(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
@@ -46,11 +42,11 @@ def test_kill_9_of_learner_rollout_and_reward_loses_nothing_and_trains_nothing_t
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
         watch = run.watch(EVENTS, LEDGER, WEIGHTS)
-        watch.until(lambda: reached(watch, 2), what="step 2")
+        watch.until_step(2)
         signal_pid(child_with(process, " run rollout ", "--slot 0"), signal.SIGKILL)
-        watch.until(lambda: reached(watch, 4), what="step 4")
+        watch.until_step(4)
         signal_pid(child_with(process, " run reward "), signal.SIGKILL)
-        watch.until(lambda: reached(watch, 6), what="step 6")
+        watch.until_step(6)
         signal_pid(child_with(process, " run learner "), signal.SIGKILL)
         assert process.wait(150) == 0, run.outputs()
         watch.close()

@@ -1,0 +1,180 @@
+"""A user's mistakes through the command line: a clear error, the right exit code, never a traceback, nothing started."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ops.services.model import ServicesInfo
+from pipeline.exit_codes import ExitCode
+from tests.e2e.support import ROOT, Value, settings_of
+
+LIMIT_S = 15.0
+
+
+@dataclass
+class Said:
+    """What a command left behind."""
+
+    code: int
+    text: str
+    took_s: float
+
+
+@dataclass
+class Desk:
+    """Runs commands over a run file in a folder of its own."""
+
+    folder: Path
+    settings: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        path = self.folder / "run.toml"
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()))
+        return path
+
+    def call(self, *arguments: str) -> Said:
+        began_s = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "ops.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        said = Said(done.returncode, done.stdout + done.stderr, time.monotonic() - began_s)
+        assert "Traceback" not in said.text, said.text
+        return said
+
+    def up(self, *overrides: str) -> Said:
+        given = [part for override in overrides for part in ("--set", override)]
+        return self.call("up", "--config", str(self.config), *given)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A run file whose broker and Redis do not exist; what is wrong with settings must be found before that matters."""
+    settings: dict[str, Value] = {
+        "run.name": "little",
+        "run.dir": str(tmp_path / "runs"),
+        "kafka.bootstrap": f"127.0.0.1:{free_port()}",
+        "redis.url": f"redis://127.0.0.1:{free_port()}/0",
+        "model.path": str(tmp_path / "model"),
+        "prompts.source.files": [str(tmp_path / "tasks.jsonl")],
+        "rewards.sum.plugin": "number_match",
+    }
+    return Desk(tmp_path, settings)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("run.groups=3", ["run.groups"]),
+        ("run.group_size=many", ["run.group_size", "'many'", "integer"]),
+        ("run.group_size=0", ["run.group_size", "0", "greater than or equal to 1"]),
+        ("run.on_stale=never", ["run.on_stale", "'never'", "'drop', 'wait' or 'train'"]),
+        ("rollout.max_sequences=1", ["rollout.max_sequences = 1", "run.group_size = 8"]),
+        ("rewards.sum.weight=0", ["nothing to learn from"]),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_starts(desk: Desk, override: str, parts: list[str]) -> None:
+    said = desk.up(override)
+    assert said.code == ExitCode.USAGE, said.text
+    assert said.text.startswith("error: ")
+    assert all(part in said.text for part in parts), said.text
+    assert not (desk.folder / "runs").exists()
+
+
+def test_check_says_that_settings_are_fine_or_what_is_wrong_and_starts_nothing(desk: Desk) -> None:
+    fine = desk.call("up", "--check", "--config", str(desk.config))
+    assert (fine.code, "are fine" in fine.text) == (0, True), fine.text
+    wrong = desk.call("up", "--check", "--config", str(desk.config), "--set", "run.min_group_members=99")
+    assert (wrong.code, "run.min_group_members = 99" in wrong.text) == (ExitCode.USAGE, True), wrong.text
+    warned = desk.call("up", "--check", "--config", str(desk.config), "--set", "run.max_staleness=0")
+    assert (warned.code, "warning: run.max_staleness = 0" in warned.text) == (0, True), warned.text
+    assert not (desk.folder / "runs").exists()
+
+
+def test_a_run_file_that_is_absent_is_named(desk: Desk) -> None:
+    said = desk.call("up", "--config", "nowhere.toml")
+    assert said.code == ExitCode.USAGE
+    assert "nowhere.toml" in said.text
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["run", "learner"], ["run", "prompts"]])
+def test_kafka_that_is_absent_is_named_with_what_to_do_within_10_seconds(desk: Desk, arguments: list[str]) -> None:
+    said = desk.call(*arguments, "--config", str(desk.config))
+    assert said.code == ExitCode.UNAVAILABLE, said.text
+    assert str(desk.settings["kafka.bootstrap"]) in said.text
+    assert "hint: " in said.text
+    assert said.took_s < LIMIT_S  # 10 s, and what a process needs to come up on a busy machine
+
+
+def test_a_redis_address_that_cannot_be_read_is_refused(desk: Desk) -> None:
+    said = desk.up("redis.url=http://somewhere")
+    assert said.code == ExitCode.USAGE, said.text
+    assert "redis.url" in said.text
+    assert "redis://" in said.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["run", "nothing"], "'nothing'"),
+        (["run", "reward", "--name", "other"], "'other' is not in the run file"),
+        (["run", "reward", "--name", "other", "--plugin", "exact_match"], "--shadow"),
+        (["run", "learner", "--shadow"], "belong to the stage reward"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(desk: Desk, arguments: list[str], part: str) -> None:
+    said = desk.call(*arguments, "--config", str(desk.config))
+    assert said.code == ExitCode.USAGE, said.text
+    assert part in said.text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("stage", "changes", "parts"),
+    [
+        ("reward", {"rewards.sum.plugin": "no_such"}, ["'no_such'", "exact_match", "number_match", "module:attr"]),
+        ("reward", {"rewards.sum.plugin": "no_such_module:x"}, ["no_such_module", "exact_match"]),
+        ("reward", {"rewards.sum.plugin": "nowhere.py:Reward"}, ["nowhere.py", "does not exist"]),
+        ("rollout", {"rollout.engine": "warp"}, ["'warp'", "torch", "module:attr"]),
+        ("prompts", {"prompts.source.files": ["nowhere.jsonl"]}, ["nowhere.jsonl"]),
+    ],
+)
+def test_a_plug_in_or_file_that_does_not_exist_is_named_with_those_that_do(
+    services: ServicesInfo, run_name: str, desk: Desk, stage: str, changes: dict[str, Value], parts: list[str]
+) -> None:
+    base = settings_of(run_name, desk.folder, services=services, model=desk.folder / "model")
+    desk.settings = base | changes
+    said = desk.call("run", stage, "--config", str(desk.config))
+    assert said.code == ExitCode.USAGE, said.text
+    assert all(part in said.text for part in parts), said.text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("stage", ["learner", "rollout"])
+def test_a_model_that_does_not_exist_is_named(services: ServicesInfo, run_name: str, desk: Desk, stage: str) -> None:
+    desk.settings = settings_of(run_name, desk.folder, services=services, model=desk.folder / "no-model")
+    said = desk.call("run", stage, "--config", str(desk.config))
+    assert said.code in (ExitCode.ERROR, ExitCode.USAGE), said.text
+    assert "no-model" in said.text

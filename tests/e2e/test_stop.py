@@ -1,0 +1,147 @@
+"""Orderly stops: each stage in each phase, the whole run, and a supervisor that is killed.
+
+A stop is SIGTERM. It must end with code 0 within the grace, leave nothing behind, and lose nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ops.services.model import ServicesInfo
+from tests.e2e.support import (
+    Process,
+    Run,
+    Watch,
+    check_books,
+    child_with,
+    children_of,
+    command_of,
+    read_all,
+    signal_pid,
+    small_run,
+    wait_gone,
+)
+from topics.catalog import EVENTS, LEDGER, WEIGHTS
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+GRACE_S = 15.0  # run.stop_grace_s of the small run
+
+
+def stop_child(run: Run, supervisor: Process, watch: Watch, *parts: str) -> None:
+    """SIGTERM one stage under a supervisor and wait until it is gone."""
+    pid = child_with(supervisor, *parts)
+    signal_pid(pid, signal.SIGTERM)
+    wait_gone([pid], limit_s=GRACE_S)
+    stage = parts[0].split()[1]
+    watch.until(
+        lambda: any(f"-{pid}-" in each.instance for each in watch.events(stage, name="stopped")),
+        what=f"{stage} {pid} to say that it stopped",
+    )
+    (said,) = [each for each in watch.events(stage, name="stopped") if f"-{pid}-" in each.instance]
+    assert (said.details["reason"], said.details["code"]) == ("SIGTERM", "0"), run.outputs()
+
+
+def test_every_stage_stops_in_order_in_the_middle_of_a_run_and_nothing_is_lost(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    changes = {"run.max_steps": 12, "learner.checkpoint.every_steps": 100}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        process = run.up()
+        watch = run.watch(EVENTS)
+        watch.until_step(1)
+        stop_child(run, process, watch, " run prompts ")
+        stop_child(run, process, watch, " run reward ")
+        watch.until_step(3)
+        stop_child(run, process, watch, " run rollout ", "--slot 1")
+        stop_child(run, process, watch, " run scheduler ")
+        stop_child(run, process, watch, " run peer ")
+        watch.until_step(5)
+        stop_child(run, process, watch, " run learner ")
+        assert process.wait(120) == 0, run.outputs()
+        watch.close()
+        seen = check_books(run)
+        assert seen.ledger.lineages.current == 2
+        void = [each for each in seen.outcomes if not seen.ledger.lineages.survives(each.lineage, each.step)]
+        assert not [each for each in void if each.result == "trained"], "a stop repeats no step: it leaves a checkpoint"
+
+
+def test_the_learner_stops_while_it_starts_clones_waits_for_a_peer_and_for_data(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    with small_run(tmp_path, run_name, services=services, model=model) as run:
+        for moment_s in (0.8, 2.0):  # while it imports its libraries, on any machine of today
+            learner = run.stage("learner")
+            time.sleep(moment_s)
+            _stop(learner)
+        run.settings["learner.cloning.num_steps"] = 100_000
+        _stop_in_phase(run, "cloning")
+        run.settings["learner.cloning.num_steps"] = 1
+        _stop_in_phase(run, "waiting_for_peer")
+        assert not read_all(run, WEIGHTS).manifests
+        peer = run.stage("peer")
+        _stop_in_phase(run, "waiting_for_data")
+        _stop(peer)
+        run.settings["learner.cloning.num_steps"] = 1
+        process = run.up()
+        assert process.wait(120) == 0, run.outputs()
+        check_books(run)
+
+
+def test_stages_stop_while_they_wait_for_a_learner(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    phases = {"prompts": "waiting_for_weights", "rollout": "waiting_for_weights", "reward": "waiting_for_samples"}
+    with small_run(tmp_path, run_name, services=services, model=model) as run:
+        watch = run.watch(EVENTS)
+        for stage, phase in {**phases, "scheduler": "watching", "peer": "serving"}.items():
+            process = run.stage(stage)
+            watch.until_phase(stage, phase)
+            _stop(process)
+        watch.close()
+
+
+def test_a_run_stopped_or_orphaned_leaves_no_process_and_goes_on_when_started_again(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    changes = {"run.max_steps": 9}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        watch = run.watch(EVENTS, LEDGER)
+        for step, number in ((2, signal.SIGTERM), (4, signal.SIGINT), (6, signal.SIGKILL)):
+            process = run.up()
+            watch.until_step(step)
+            stages = _tree(process.pid)
+            assert len(stages) >= 7
+            process.send(number)
+            assert process.wait(GRACE_S + 5) == (-signal.SIGKILL if number == signal.SIGKILL else 0), run.outputs()
+            wait_gone(stages, limit_s=GRACE_S + 5)
+        assert run.up().wait(120) == 0, run.outputs()
+        watch.close()
+        assert check_books(run).ledger.lineages.current == 4
+
+
+def _tree(pid: int) -> list[int]:
+    """A process's children, and theirs."""
+    children = list(children_of(pid))
+    return children + [each for child in children for each in children_of(child) if command_of(each)]
+
+
+def _stop(process: Process) -> None:
+    process.send(signal.SIGTERM)
+    assert process.wait(GRACE_S) == 0, process.output()
+
+
+def _stop_in_phase(run: Run, phase: str) -> None:
+    learner = run.stage("learner")
+    watch = run.watch(EVENTS)
+    watch.until(
+        lambda: any(
+            f"-{learner.pid}-" in each.instance for each in watch.events("learner", kind="phase_began", name=phase)
+        ),
+        what=f"the learner in {phase}",
+    )
+    watch.close()
+    _stop(learner)

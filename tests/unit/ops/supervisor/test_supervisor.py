@@ -1,0 +1,216 @@
+"""The supervisor over real processes: small scripts in the place of stages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ops.supervisor.processes import Program
+from ops.supervisor.settings import SupervisorSettings
+from ops.supervisor.supervisor import Supervisor
+from pipeline.exit_codes import ExitCode
+from pipeline.stage import StopSignal
+from topics.clock import Deadline, SystemClock
+
+# Stays until SIGTERM, which it notes in the file that is its argument.
+STAYS = """
+import pathlib, signal, sys, threading
+end = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: end.set())
+path = pathlib.Path(sys.argv[1])
+path.write_text("ready")
+while not end.wait(0.05):
+    pass
+path.write_text("stopped")
+"""
+DEAF = STAYS.replace("lambda *_: end.set()", "signal.SIG_IGN")
+# Fails as often as its second argument says, then exits with the third.
+FAILS = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+num = int(path.read_text()) if path.exists() else 0
+path.write_text(str(num + 1))
+sys.exit(int(sys.argv[3]) if num >= int(sys.argv[2]) else 1)
+"""
+
+
+@dataclass
+class Ends:
+    """The end of a run as a test wants it."""
+
+    complete: list[bool] = field(default_factory=lambda: [True])
+    drained: bool = True
+    grace_s: float = 5.0
+
+    def is_complete(self) -> bool:
+        return self.complete.pop(0) if len(self.complete) > 1 else self.complete[0]
+
+    def is_drained(self) -> bool:
+        return self.drained
+
+
+@dataclass
+class World:
+    """Scripts to supervise, and what was said."""
+
+    folder: Path
+    programs: list[Program] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    stop: StopSignal = field(default_factory=StopSignal)
+    ends: Ends = field(default_factory=Ends)
+
+    def add(self, stage: str, script: str, *arguments: object, name: str = "") -> Path:
+        """A program; gives the file its script writes."""
+        called = name or stage
+        path = self.folder / f"{called}.state"
+        self.programs.append(
+            Program(
+                name=called,
+                stage=stage,
+                arguments=(str(path), *map(str, arguments)),
+                log_file=self.folder / "logs" / f"{called}.log",
+                command=(sys.executable, "-c", script),
+            )
+        )
+        return path
+
+    def supervisor(self, **settings: float) -> Supervisor:
+        values = {"restart_backoff_s": 0.05, "max_restarts": 3, "drain_s": 1.0} | settings
+        return Supervisor(
+            self.programs,
+            SupervisorSettings.model_validate(values),
+            clock=SystemClock(),
+            stop=self.stop,
+            ends=self.ends,
+            on_event=self.said.append,
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def none_left(supervisor: Supervisor) -> bool:
+    return not any(alive(pid) for pids in supervisor.pids.values() for pid in pids)
+
+
+def stop_when(world: World, *files: Path) -> threading.Thread:
+    """Ask for a stop once all files say `ready`."""
+
+    def wait() -> None:
+        deadline = Deadline.after(20)
+        while not all(path.exists() and path.read_text() == "ready" for path in files) and not deadline.expired:
+            SystemClock().wait(0.02)
+        world.stop.request("test")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_stage_that_dies_is_started_again_and_the_learners_end_ends_the_run(world: World) -> None:
+    prompts = world.add("prompts", STAYS)
+    world.add("learner", FAILS, 2, 0)
+    supervisor = world.supervisor()
+    assert supervisor.run() == 0
+    assert len(supervisor.pids["learner"]) == 3
+    assert [line for line in world.said if "starting again in 0.05 s" in line]
+    assert [line for line in world.said if "starting again in 0.1 s" in line]
+    assert prompts.read_text() in ("stopped", "ready")  # it may not have come up so soon
+    assert none_left(supervisor)
+
+
+def test_a_learner_that_was_stopped_before_the_run_was_complete_is_started_again(world: World) -> None:
+    world.add("learner", FAILS, 0, 0)
+    world.ends = Ends(complete=[False, True])
+    supervisor = world.supervisor()
+    assert supervisor.run() == 0
+    assert len(supervisor.pids["learner"]) == 2
+
+
+@pytest.mark.parametrize("code", [ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS])
+def test_a_futile_exit_ends_the_run_with_its_code(world: World, code: ExitCode) -> None:
+    world.add("rollout", STAYS)
+    world.add("learner", FAILS, 0, int(code))
+    supervisor = world.supervisor()
+    assert supervisor.run() == code
+    assert len(supervisor.pids["learner"]) == 1
+    assert code.name.lower() in "".join(world.said)
+    assert none_left(supervisor)
+
+
+def test_a_stage_that_never_comes_up_ends_the_run_after_its_restarts(world: World) -> None:
+    world.add("reward", FAILS, 99, 0)
+    world.add("learner", STAYS)
+    supervisor = world.supervisor()
+    assert supervisor.run() == ExitCode.ERROR
+    assert len(supervisor.pids["reward"]) == 4
+    assert none_left(supervisor)
+
+
+def test_a_stop_from_outside_stops_every_process_in_order_and_gives_0(world: World) -> None:
+    files = [world.add(stage, STAYS) for stage in ("peer", "learner", "scheduler", "prompts", "rollout", "reward")]
+    supervisor = world.supervisor()
+    thread = stop_when(world, *files)
+    assert supervisor.run() == 0
+    thread.join()
+    assert [path.read_text() for path in files] == ["stopped"] * len(files)
+    order = sorted(files, key=lambda path: path.stat().st_mtime_ns)
+    assert {path.stem for path in order[:2]} == {"prompts", "rollout"}
+    assert [path.stem for path in order[2:4]] == ["reward", "learner"]
+    assert none_left(supervisor)
+
+
+def test_a_process_that_does_not_stop_is_killed_when_the_grace_is_over(world: World) -> None:
+    deaf = world.add("rollout", DEAF)
+    world.ends = Ends(grace_s=0.5)
+    supervisor = world.supervisor()
+    thread = stop_when(world, deaf)
+    assert supervisor.run() == 0
+    thread.join()
+    assert none_left(supervisor)
+    assert "rollout stopped with code -9" in "".join(world.said)
+
+
+def test_rewards_that_do_not_finish_are_stopped_when_the_time_for_it_is_over(world: World) -> None:
+    reward = world.add("reward", STAYS)
+    learner = world.folder / "learner.state"
+    world.add("learner", f"import pathlib\nwhile not pathlib.Path({str(reward)!r}).exists(): pass")
+    world.ends = Ends(drained=False)
+    supervisor = world.supervisor(drain_s=0.3)
+    assert supervisor.run() == 0
+    assert "rewards did not finish within 0.3 s" in "".join(world.said)
+    assert reward.read_text() == "stopped"
+    assert not learner.exists()
+    assert none_left(supervisor)
+
+
+def test_an_error_of_the_supervisor_itself_leaves_no_process_behind(world: World) -> None:
+    world.add("rollout", STAYS)
+    world.add("learner", STAYS)
+    supervisor = Supervisor(
+        world.programs,
+        SupervisorSettings(),
+        clock=SystemClock(),
+        stop=world.stop,
+        ends=world.ends,
+        on_event=world.said.append,
+        each_turn=lambda: (_ for _ in ()).throw(RuntimeError("of the test")),
+    )
+    with pytest.raises(RuntimeError, match="of the test"):
+        supervisor.run()
+    assert none_left(supervisor)

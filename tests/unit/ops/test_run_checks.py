@@ -1,0 +1,68 @@
+"""Combinations of settings that cannot make progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.run_checks import check_run
+from ops.run_file import RunFile, load_run_file
+from schemas.errors import SettingsError
+from tests.unit.ops.test_run_file import MINIMAL
+
+
+def run_file(folder: Path, *overrides: str) -> RunFile:
+    path = folder / "run.toml"
+    path.write_text(MINIMAL)
+    return load_run_file(path, overrides=overrides)
+
+
+def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
+    assert check_run(run_file(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["run.min_group_members=9"], ["run.min_group_members = 9", "run.group_size = 8"]),
+        (["rewards.sum.weight=0"], ["rewards", "nothing to learn from"]),
+        (["rollout.max_sequences=7"], ["rollout.max_sequences = 7", "run.group_size = 8"]),
+        (["learner.buffer_bytes=1000"], ["learner.buffer_bytes = 1000", "24 groups"]),
+        (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
+    ],
+)
+def test_what_cannot_work_is_refused_with_both_settings(tmp_path: Path, overrides: list[str], parts: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_run(run_file(tmp_path, *overrides))
+    assert all(part in caught.value.message for part in parts), caught.value.message
+
+
+def test_all_findings_come_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"2 combination\(s\)"):
+        check_run(run_file(tmp_path, "rollout.max_sequences=7", "learner.cloning.num_steps=5"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (["rollout.replicas=3"], "below 4 x rollout.replicas = 12"),
+        (["run.publish_lag_versions=3"], "run.publish_lag_versions = 3 reaches run.max_staleness + 1 = 3"),
+        (["run.group_size=1"], "advantages of zero"),
+        (["run.max_staleness=0"], "synchronous"),
+    ],
+)
+def test_what_works_badly_is_a_warning(tmp_path: Path, overrides: list[str], part: str) -> None:
+    warnings = check_run(run_file(tmp_path, *overrides))
+    assert any(part in warning for warning in warnings), warnings
+
+
+def test_a_bound_that_is_off_makes_a_long_publish_lag_no_matter(tmp_path: Path) -> None:
+    assert check_run(run_file(tmp_path, "run.publish_lag_versions=3", "run.on_stale=train")) == []
+
+
+@pytest.mark.parametrize("url", ["http://host:1", "redis://host:port/0", ""])
+def test_a_redis_address_that_cannot_be_read_is_refused_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SettingsError, match=r"redis\.url") as caught:
+        check_run(run_file(tmp_path, f'redis.url="{url.replace("//", "//me:secret@")}"'))
+    assert "secret" not in caught.value.message

@@ -1,0 +1,129 @@
+"""The run file: what is read, what is refused and how that is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.run_file import RunFile, load_run_file, load_saved, parse_run_file, save_run_file
+from schemas.errors import SettingsError
+
+MINIMAL = """
+[run]
+name = "little"
+[model]
+path = "model"
+[prompts.source]
+files = ["tasks.jsonl"]
+[rewards.sum]
+plugin = "number_match"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "run.toml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_run_file(path, overrides=overrides)
+    return f"{caught.value.message} | {caught.value.hint}"
+
+
+def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
+    run_file = load_run_file(path)
+    assert run_file.run.folder == Path("runs/little")
+    assert run_file.required_rewards == {"sum": 1.0}
+    assert run_file.redis.url == "local"
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("run.groups=3", ["run.groups", "not permitted"]),
+        ("runs.name=x", ["runs", "not permitted"]),
+        ("run.group_size=0", ["run.group_size", "greater than or equal to 1", "seen: 0"]),
+        ("run.group_size=many", ["run.group_size", "integer", "seen: 'many'"]),
+        ("run.group_size=1.5", ["run.group_size", "integer", "seen: 1.5"]),
+        ("run.on_stale=never", ["run.on_stale", "'drop', 'wait' or 'train'", "seen: 'never'"]),
+        ("run.heartbeat_s=inf", ["run.heartbeat_s", "finite", "seen: inf"]),
+        ("run.heartbeat_s=-1", ["run.heartbeat_s", "greater than 0", "seen: -1"]),
+        ("run.metrics_port=70000", ["run.metrics_port", "65535", "seen: 70000"]),
+        ('run.name="No Such"', ["run.name", "'No Such'", "lower-case"]),
+        ("prompts.top_p=1.5", ["prompts.top_p", "less than or equal to 1", "seen: 1.5"]),
+        ("learner.optimizer.learning_rate=0", ["learner.optimizer.learning_rate", "greater than 0"]),
+        ("model.dtype=int8", ["model.dtype", "'float32', 'bfloat16' or 'float16'", "seen: 'int8'"]),
+        ('rewards."a b".plugin=x', ["rewards", "'\"a b\"'"]),
+        ("prompts.source.kind=reasoning_gym", ["prompts.source", "does not use `files`"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_was_seen_and_what_is_allowed(
+    path: Path, override: str, parts: list[str]
+) -> None:
+    said = refusal(path, override)
+    assert all(part in said for part in parts), said
+    assert str(path) in said
+
+
+def test_all_wrong_settings_are_named_at_once(path: Path) -> None:
+    said = refusal(path, "run.group_size=0", "run.seed=-1", "kafka.port=9")
+    assert "3 setting(s) are wrong" in said
+    assert all(name in said for name in ("run.group_size", "run.seed", "kafka.port"))
+
+
+def test_a_section_that_is_missing_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[run]\nname = "x"\n')
+    said = refusal(file)
+    assert all(f"{name}: Field required" in said for name in ("model", "prompts", "rewards"))
+
+
+def test_a_file_that_is_absent_or_no_toml_is_named(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(tmp_path / "absent.toml")
+    file = tmp_path / "run.toml"
+    file.write_text("[run\n")
+    assert "is not TOML" in refusal(file)
+    file.write_bytes(b"\xff\xfe")
+    assert "is not TOML" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [("run.seed", "section.key=value"), ("=3", "section.key=value"), ("run.name.x=1", "'name' is a value")],
+)
+def test_an_override_of_another_form_is_refused(path: Path, override: str, part: str) -> None:
+    assert part in refusal(path, override)
+
+
+def test_overrides_win_and_take_toml_or_plain_text(path: Path) -> None:
+    run_file = load_run_file(
+        path, overrides=["run.seed=5", "run.on_stale=wait", 'prompts.stop=["\\n"]', "rewards.more.plugin=exact_match"]
+    )
+    assert (run_file.run.seed, run_file.run.on_stale, run_file.prompts.stop) == (5, "wait", ("\n",))
+    assert sorted(run_file.required_rewards) == ["more", "sum"]
+
+
+def test_what_is_saved_is_read_back(path: Path, tmp_path: Path) -> None:
+    run_file = load_run_file(path, overrides=["rewards.shadow.plugin=exact_match", "rewards.shadow.weight=0"])
+    saved = tmp_path / "runs" / "settings.json"
+    save_run_file(run_file, saved)
+    assert load_saved(saved) == run_file
+    assert isinstance(load_saved(saved), RunFile)
+
+
+def test_saved_settings_that_are_absent_or_of_another_version_are_refused(tmp_path: Path) -> None:
+    saved = tmp_path / "settings.json"
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_saved(saved)
+    saved.write_text('{"run": {"name": "x", "of_tomorrow": 1}}')
+    with pytest.raises(SettingsError, match="run.of_tomorrow"):
+        load_saved(saved)
+
+
+def test_values_from_elsewhere_name_their_origin() -> None:
+    with pytest.raises(SettingsError, match="a test: 4 setting"):
+        parse_run_file({}, origin="a test")
