@@ -1,4 +1,4 @@
-"""A user's mistakes through the command line: a clear error, the right exit code, never a traceback, nothing started."""
+"""A mistake of a user on the command line: a clear error, the right exit code, no traceback, nothing started."""
 
 from __future__ import annotations
 
