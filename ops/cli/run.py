@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -36,6 +38,7 @@ def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool
 
     Ends with 0 when the run is complete or was stopped in order, else with the code of the stage that ended it.
     """
+    _end_in_order_when_asked()
     from ops.launch import launch
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
@@ -58,7 +61,7 @@ def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool
 @click.option("--name", help="reward: name of the reward, in the run file or new.")
 @click.option("--plugin", help="reward: plug-in of a new reward: a built-in name, module:attr or file.py:attr.")
 @click.option("--shadow", is_flag=True, help="reward: score without entering the training signal.")
-def run(  # noqa: PLR0913 - one parameter per option
+def run(
     stage: str,
     *,
     config: Path,
@@ -74,7 +77,13 @@ def run(  # noqa: PLR0913 - one parameter per option
     The run file is the TOML file of the run, or the settings.json in the run's folder. A reward that the run file does
     not name can join a live run: give --name, --plugin and --shadow.
     """
+    _end_in_order_when_asked()
     from ops.run_stage import StageRequest, run_one
 
     request = StageRequest(stage=stage, slot=slot, reward=name, plugin=plugin, shadow=shadow)
     return run_one(request, config=config, overrides=overrides, state_dir=state_dir)
+
+
+def _end_in_order_when_asked() -> None:
+    """Until the stage or the supervisor listens by itself nothing is in hand, so SIGTERM is an orderly end at once."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
