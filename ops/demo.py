@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -17,12 +18,14 @@ import click
 from ops.addresses import resolve
 from ops.audit.run import audit_run
 from ops.launch import launch
+from ops.replay.sources import RunNotFound
 from ops.report.write import write_report
 from ops.run_file import RunFile, load_run_file
 from ops.runs import delete_run
 from ops.wiring import open_log
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.exit_codes import ExitCode
+from topics.kafka.raw import RawLog
 
 CONTEXT_TOKENS = 32
 
@@ -38,7 +41,7 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
     began_s = time.monotonic()
     click.echo("services: starting Kafka and Valkey if they do not run")
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
-    delete_run(run_file.run.name, log=open_log(run_file), folder=run_file.run.folder)  # (3)
+    _delete_earlier(run_file)  # (3)
     make_tiny_model(run_file.model.path, seed=run_file.run.seed, context_tokens=CONTEXT_TOKENS)  # (4)
     click.echo(f"run {run_file.run.name}: {run_file.run.max_steps} steps; set-up took {_since(began_s)}")
     run_began_s = time.monotonic()
@@ -48,6 +51,12 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
         click.echo(f"error: the run ended with code {code}; its logs are in {run_file.run.folder / 'logs'}", err=True)
         return code
     return _conclude(run_file, wall_s=wall_s)
+
+
+def _delete_earlier(run_file: RunFile) -> None:
+    raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
+    with suppress(RunNotFound):
+        delete_run(raw, run_file.run.name, folder=run_file.run.folder)
 
 
 def _conclude(run_file: RunFile, *, wall_s: float) -> int:

@@ -22,6 +22,9 @@ class OptimizerSettings(Section):
     beta2: Share = Field(default=0.999, description="Decay of the second moment.")
     eps: float = Field(default=1e-8, gt=0, description="Added to the root of the second moment.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
+    warmup_steps: int = Field(
+        default=0, ge=0, description="Steps over which the rate rises to its value; Adam's first steps are all noise."
+    )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this L2 norm.")
 
 

@@ -82,7 +82,7 @@ class Trainer:
             TrainingError: loss or gradient is not finite; the weights are as before the failing minibatch.
         """
         rows, advantages = self._prepare(batch)
-        self._set_learning_rate(self._settings.optimizer.learning_rate)
+        self._set_learning_rate(self._rate(batch.step))
         proximal = self._proximal(rows) if self._settings.loss.minibatches > 1 else None
         sums, grad_norm, loss = _Sums(), 0.0, 0.0
         for span in _minibatches(len(advantages), self._settings.loss.minibatches):
@@ -172,6 +172,11 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return value
+
+    def _rate(self, step: int) -> float:
+        """Learning rate of the step that produces version `step` (1 is the first)."""
+        optimizer = self._settings.optimizer
+        return optimizer.learning_rate * min(1.0, step / (optimizer.warmup_steps + 1))
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:

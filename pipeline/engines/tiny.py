@@ -39,6 +39,7 @@ class TinyShape:
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32  # need not divide hidden_size
+    initializer_range: float = 0.15  # about 1 / sqrt(hidden_size); the usual 0.02 is for wide models
 
 
 DEFAULT_SHAPE = TinyShape()
@@ -74,6 +75,7 @@ def make_tiny_model(
         num_key_value_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         max_position_embeddings=context_tokens,
+        initializer_range=shape.initializer_range,
         tie_word_embeddings=True,
         pad_token_id=SPECIAL_TOKENS.index(PAD),
         bos_token_id=SPECIAL_TOKENS.index(BOS),
