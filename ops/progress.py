@@ -47,9 +47,12 @@ class RunView:
 
     processes: dict[str, ProcessView] = field(default_factory=dict)
     last_step: dict[str, float] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
 
     def add(self, event: StageEvent) -> None:
-        """Fold one event."""
+        """Fold one event; what an instance still sends after it said that it stopped is passed over."""
+        if event.instance in self.stopped:
+            return
         view = self.processes.setdefault(event.instance, ProcessView(stage=event.stage))
         if event.kind == "heartbeat":
             self._beat(view, event)
@@ -59,10 +62,22 @@ class RunView:
             self.last_step = dict(event.gauges)
         elif event.name == "stopped":
             self.processes.pop(event.instance, None)
+            self.stopped.add(event.instance)
 
     def gauge(self, stage: str, name: str) -> float:
         """Sum of a gauge over the processes of a stage; 0 when none has it."""
         return sum(view.gauges.get(name, 0.0) for view in self.processes.values() if view.stage == stage)
+
+    @property
+    def lag_records(self) -> float:
+        """Readable records that consumer groups have not committed, summed, as the scheduler measured last."""
+        return sum(
+            value
+            for view in self.processes.values()
+            if view.stage == "scheduler"
+            for name, value in view.gauges.items()
+            if name.startswith("lag_records{")
+        )
 
     @property
     def tokens_per_s(self) -> float:
@@ -150,7 +165,7 @@ class Progress:
             "reward": f"{last['reward_mean']:.3f}" if last else "-",
             "age": f"mean {last['age_mean']:.2f}, max {last['age_max']:.0f} ({bound})" if last else "-",
             "open groups": f"{view.gauge('learner', 'open_groups'):.0f} of {run.credit_groups}",
-            "lag": f"{view.gauge('scheduler', 'lag_total'):.0f} records",
+            "lag": f"{view.lag_records:.0f} records",
             "tokens/s": f"{view.tokens_per_s:.0f}",
         }
 
