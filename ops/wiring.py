@@ -47,6 +47,16 @@ class StageChoice:
     reward: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What a stage is made of."""
+
+    choice: StageChoice
+    run_file: RunFile
+    context: StageContext
+    redis: RedisClient | None
+
+
 def open_log(run_file: RunFile) -> KafkaLog:
     """The run's log; nothing is connected yet."""
     kafka = run_file.kafka
@@ -72,7 +82,7 @@ def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext
     """
     url = redis_url(run_file)
     redis = None if url is None else RedisClient(url)
-    return _BUILDERS[choice.stage](choice, run_file, context, redis)
+    return _BUILDERS[choice.stage](_Parts(choice=choice, run_file=run_file, context=context, redis=redis))
 
 
 def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
@@ -93,52 +103,56 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
             yield program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", str(slot))
 
 
-def _prompts(_: StageChoice, run_file: RunFile, context: StageContext, __: RedisClient | None) -> Stage:
+def _prompts(parts: _Parts) -> Stage:
     from producers.prompts.stage import PromptsStage
 
-    return PromptsStage(context, run_file.prompts)
+    return PromptsStage(parts.context, parts.run_file.prompts)
 
 
-def _rollout(choice: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:
+def _rollout(parts: _Parts) -> Stage:
     from producers.rollout.stage import RolloutSetup, RolloutStage
 
     setup = RolloutSetup(
-        rollout=run_file.rollout, model=run_file.model, weights=run_file.weights, redis=redis, slot=choice.slot
+        rollout=parts.run_file.rollout,
+        model=parts.run_file.model,
+        weights=parts.run_file.weights,
+        redis=parts.redis,
+        slot=parts.choice.slot,
     )
-    return RolloutStage(context, setup)
+    return RolloutStage(parts.context, setup)
 
 
-def _reward(choice: StageChoice, run_file: RunFile, context: StageContext, _: RedisClient | None) -> Stage:
+def _reward(parts: _Parts) -> Stage:
     from consumers.rewards.stage import RewardStage
 
-    name = choice.reward if choice.reward is not None else next(iter(run_file.rewards))
-    return RewardStage(context, name=name, settings=run_file.rewards[name])
+    name = parts.choice.reward if parts.choice.reward is not None else next(iter(parts.run_file.rewards))
+    return RewardStage(parts.context, name=name, settings=parts.run_file.rewards[name])
 
 
-def _learner(_: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:
+def _learner(parts: _Parts) -> Stage:
     from consumers.learner.stage import LearnerSetup, LearnerStage
 
     setup = LearnerSetup(
-        settings=run_file.learner,
-        model=run_file.model,
-        weights=run_file.weights,
-        rewards=run_file.required_rewards,
-        redis=redis,
-        lease_s=run_file.redis.lease_s,
+        settings=parts.run_file.learner,
+        model=parts.run_file.model,
+        weights=parts.run_file.weights,
+        rewards=parts.run_file.required_rewards,
+        redis=parts.redis,
+        lease_s=parts.run_file.redis.lease_s,
     )
-    return LearnerStage(context, setup)
+    return LearnerStage(parts.context, setup)
 
 
-def _scheduler(_: StageChoice, run_file: RunFile, context: StageContext, __: RedisClient | None) -> Stage:
+def _scheduler(parts: _Parts) -> Stage:
     from consumers.scheduler.stage import SchedulerStage
 
-    return SchedulerStage(context, settings=run_file.scheduler)
+    return SchedulerStage(parts.context, settings=parts.run_file.scheduler)
 
 
-def _peer(_: StageChoice, run_file: RunFile, context: StageContext, redis: RedisClient | None) -> Stage:
+def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
-    return PeerStage(context, run_file.weights, redis=redis)
+    return PeerStage(parts.context, parts.run_file.weights, redis=parts.redis)
 
 
 _BUILDERS = {

@@ -72,6 +72,7 @@ class StopSignal:
 
     @property
     def requested(self) -> bool:
+        """True once a stop was asked for."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
@@ -150,7 +151,7 @@ def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     stop_on_signals(context.stop)
     heart = _Heart(context)
     heart.start()
-    code = _guarded(lambda: _turns(stage, context, heart))
+    code = _guarded(lambda: _turns(stage, context, heart=heart))
     deadline = Deadline.after(context.run.stop_grace_s, clock=context.clock)
     stop_code = _guarded(lambda: stage.stop(deadline=deadline))
     heart.stop()
@@ -159,7 +160,7 @@ def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     return code if code is not ExitCode.OK else stop_code
 
 
-def _turns(stage: Stage, context: StageContext, heart: _Heart) -> None:
+def _turns(stage: Stage, context: StageContext, *, heart: _Heart) -> None:
     if context.stop.requested:
         return
     context.events.enter("starting")

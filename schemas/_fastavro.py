@@ -65,7 +65,7 @@ def fingerprint(schema: Schema) -> bytes:
     return bytes.fromhex(_fingerprint(canonical, "CRC-64-AVRO"))
 
 
-def write(prefix: bytes, schema: Schema, body: Body) -> bytes:
+def write(schema: Schema, body: Body, *, prefix: bytes) -> bytes:
     """`prefix` followed by the binary encoding of `body`.
 
     Raises:

@@ -84,7 +84,7 @@ class Codec:
             CodecError: not a record type, or a value that does not fit its field.
         """
         writer = self._writer(type(record))
-        return _fastavro.write(writer.head, writer.schema, writer.to_body(record))
+        return _fastavro.write(writer.schema, writer.to_body(record), prefix=writer.head)
 
     def decode(self, data: bytes) -> Record:
         """The record of one frame.

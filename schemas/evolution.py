@@ -65,7 +65,7 @@ def check_evolution(old: Schema, new: Schema) -> list[Break]:
     backward = _Resolution(Reading.BACKWARD, writer=_names(old), reader=_names(new))
     forward = _Resolution(Reading.FORWARD, writer=_names(new), reader=_names(old))
     name = _short(old)
-    return [*backward.check(old, new, name), *forward.check(new, old, name)]
+    return [*backward.check(old, new, path=name), *forward.check(new, old, path=name)]
 
 
 @dataclass
@@ -77,39 +77,39 @@ class _Resolution:
     reader: dict[str, Dict]
     seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def check(self, writer: Node, reader: Node, path: str) -> Iterator[Break]:
+    def check(self, writer: Node, reader: Node, *, path: str) -> Iterator[Break]:
         writer, reader = _resolved(writer, self.writer), _resolved(reader, self.reader)
         if isinstance(writer, list):
             for branch in writer:
-                yield from self.check(branch, reader, path)
+                yield from self.check(branch, reader, path=path)
         elif isinstance(reader, list):
-            yield from self._branch(writer, reader, path)
+            yield from self._branch(writer, reader, path=path)
         elif not _alike(writer, reader):
             yield self._break(path, f"{_said(writer)} cannot be read as {_said(reader)}")
         elif isinstance(writer, dict) and isinstance(reader, dict):
-            yield from self._inside(writer, reader, path)
+            yield from self._inside(writer, reader, path=path)
 
-    def _branch(self, writer: Node, union: list[Node], path: str) -> Iterator[Break]:
+    def _branch(self, writer: Node, union: list[Node], *, path: str) -> Iterator[Break]:
         for branch in union:
             if _alike(writer, _resolved(branch, self.reader)):
-                yield from self.check(writer, branch, path)
+                yield from self.check(writer, branch, path=path)
                 return
         yield self._break(path, f"{_said(writer)} is not among {[_said(branch) for branch in union]}")
 
-    def _inside(self, writer: Dict, reader: Dict, path: str) -> Iterator[Break]:
+    def _inside(self, writer: Dict, reader: Dict, *, path: str) -> Iterator[Break]:
         match writer["type"]:
             case "record":
-                yield from self._record(writer, reader, path)
+                yield from self._record(writer, reader, path=path)
             case "array":
-                yield from self.check(writer["items"], reader["items"], f"{path}[]")
+                yield from self.check(writer["items"], reader["items"], path=f"{path}[]")
             case "map":
-                yield from self.check(writer["values"], reader["values"], f"{path}[]")
+                yield from self.check(writer["values"], reader["values"], path=f"{path}[]")
             case "enum":
-                yield from self._enum(writer, reader, path)
+                yield from self._enum(writer, reader, path=path)
             case "fixed" if writer["size"] != reader["size"]:
                 yield self._break(path, f"{writer['size']} bytes cannot be read as {reader['size']}")
 
-    def _record(self, writer: Dict, reader: Dict, path: str) -> Iterator[Break]:
+    def _record(self, writer: Dict, reader: Dict, *, path: str) -> Iterator[Break]:
         pair = (str(writer["name"]), str(reader["name"]))
         if pair in self.seen:
             return
@@ -120,17 +120,17 @@ class _Resolution:
             names = [str(entry["name"]), *cast("list[str]", entry.get("aliases", []))]
             source = next((written[name] for name in names if name in written), None)
             if source is not None:
-                yield from self.check(source["type"], entry["type"], here)
-                yield from self._default(source, entry, here)
+                yield from self.check(source["type"], entry["type"], path=here)
+                yield from self._default(source, entry, path=here)
             elif "default" not in entry:
                 yield self._break(here, "the writer does not have it and it has no default")
 
-    def _default(self, writer: Dict, reader: Dict, path: str) -> Iterator[Break]:
+    def _default(self, writer: Dict, reader: Dict, *, path: str) -> Iterator[Break]:
         if self.reading is Reading.BACKWARD and writer.get("default", ...) != reader.get("default", ...):
             before, after = (repr(side["default"]) if "default" in side else "none" for side in (writer, reader))
             yield self._break(path, f"default changed from {before} to {after}", warning=True)
 
-    def _enum(self, writer: Dict, reader: Dict, path: str) -> Iterator[Break]:
+    def _enum(self, writer: Dict, reader: Dict, *, path: str) -> Iterator[Break]:
         known = cast("list[str]", reader["symbols"])
         unknown = [symbol for symbol in cast("list[str]", writer["symbols"]) if symbol not in known]
         if unknown and "default" not in reader:

@@ -289,7 +289,7 @@ Record: TypeAlias = (
 )
 
 
-def sample_id(run: str, group: int, member: int) -> str:
+def sample_id(run: str, *, group: int, member: int) -> str:
     """The identity of a sample (promise 4): `run/group/member`."""
     return f"{run}/{group}/{member}"
 

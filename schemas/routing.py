@@ -60,7 +60,7 @@ def _text_key(record: StageEvent | Command | Manifest | LineageStarted | LedgerS
 def id_of(record: Record) -> str | None:
     """Sample id `run/group/member`; `run/group` for records about a group; None for others."""
     if isinstance(record, Sample | Reward):
-        return sample_id(record.run, record.group, record.member)
+        return sample_id(record.run, group=record.group, member=record.member)
     if isinstance(record, PromptGroup | Outcome):
         return f"{record.run}/{record.group}"
     return None

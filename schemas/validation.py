@@ -37,17 +37,17 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
     """
     if sample.member < 0 or (group_size is not None and sample.member >= group_size):
         size = "an unknown size" if group_size is None else f"size {group_size}"
-        raise _invalid(sample, Reason.BAD_GROUP_SIZE, f"member {sample.member} in a group of {size}")
+        raise _invalid(sample, Reason.BAD_GROUP_SIZE, seen=f"member {sample.member} in a group of {size}")
     if sample.failure is not None:
         return
     tokens, logprobs = sample.completion_tokens, sample.logprobs
     if not tokens:
-        raise _invalid(sample, Reason.EMPTY_COMPLETION, "no completion tokens and no failure")
+        raise _invalid(sample, Reason.EMPTY_COMPLETION, seen="no completion tokens and no failure")
     if logprobs is None:
-        raise _invalid(sample, Reason.MISSING_LOGPROBS, f"none given for {len(tokens) // 4} tokens")
+        raise _invalid(sample, Reason.MISSING_LOGPROBS, seen=f"none given for {len(tokens) // 4} tokens")
     mask, prompt = sample.loss_mask, sample.prompt_tokens
     if len(tokens) % 4 or len(prompt) % 4 or len(logprobs) != len(tokens) or len(mask) * 4 != len(tokens):
-        raise _invalid(sample, Reason.LENGTH_MISMATCH, _lengths(sample, logprobs))
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=_lengths(sample, logprobs))
     _check_runs(sample, len(mask))
     _check_numbers(sample, logprobs)
 
@@ -60,13 +60,13 @@ def check_reward(reward: Reward) -> None:
             neither) or `NON_FINITE_REWARD` (value or weight).
     """
     if reward.member < 0:
-        raise _invalid(reward, Reason.BAD_GROUP_SIZE, f"member {reward.member}")
+        raise _invalid(reward, Reason.BAD_GROUP_SIZE, seen=f"member {reward.member}")
     if (reward.value is None) == (reward.failure is None):
         seen = f"value {reward.value} and failure {reward.failure!r}"
-        raise _invalid(reward, Reason.REWARD_FAILED, f"{reward.name} has {seen}, exactly one must be set")
+        raise _invalid(reward, Reason.REWARD_FAILED, seen=f"{reward.name} has {seen}, exactly one must be set")
     if (reward.value is not None and not math.isfinite(reward.value)) or not math.isfinite(reward.weight):
         raise _invalid(
-            reward, Reason.NON_FINITE_REWARD, f"{reward.name} has value {reward.value} and weight {reward.weight}"
+            reward, Reason.NON_FINITE_REWARD, seen=f"{reward.name} has value {reward.value} and weight {reward.weight}"
         )
 
 
@@ -120,7 +120,7 @@ def _check_runs(sample: Sample, num_tokens: int) -> None:
     lengths = [run.num_tokens for run in sample.version_runs]
     if sum(lengths) != num_tokens or min(lengths) < 1:
         raise _invalid(
-            sample, Reason.LENGTH_MISMATCH, f"version runs of {lengths} tokens for a completion of {num_tokens}"
+            sample, Reason.LENGTH_MISMATCH, seen=f"version runs of {lengths} tokens for a completion of {num_tokens}"
         )
 
 
@@ -130,9 +130,11 @@ def _check_numbers(sample: Sample, logprobs: bytes) -> None:
     if not (_HIGHEST(values) <= MAX_LOGPROB and _LOWEST(values) > -math.inf):
         bad = ~((values <= MAX_LOGPROB) & (values > -math.inf))
         index = int(np.argmax(bad))
-        raise _invalid(sample, Reason.NON_FINITE_LOGPROB, f"{values[index]} at token {index}, {bad.sum()} such in all")
+        raise _invalid(
+            sample, Reason.NON_FINITE_LOGPROB, seen=f"{values[index]} at token {index}, {bad.sum()} such in all"
+        )
     if sample.loss_mask.translate(None, b"\x00\x01"):
-        raise _invalid(sample, Reason.BAD_LOSS_MASK, "values other than 0 and 1")
+        raise _invalid(sample, Reason.BAD_LOSS_MASK, seen="values other than 0 and 1")
     # one look at both, since a call costs more than the bytes
     if _LOWEST(np.frombuffer(sample.prompt_tokens + sample.completion_tokens, _I32)) < 0:
         raise _negative_token(sample)
@@ -142,7 +144,7 @@ def _negative_token(sample: Sample) -> RecordInvalid:
     prompt = np.frombuffer(sample.prompt_tokens, _I32)
     is_prompt = bool(prompt.size) and bool(prompt.min() < 0)
     name, tokens = ("prompt", prompt) if is_prompt else ("completion", np.frombuffer(sample.completion_tokens, _I32))
-    return _invalid(sample, Reason.OUT_OF_VOCABULARY, f"{name} token id {tokens.min()}")
+    return _invalid(sample, Reason.OUT_OF_VOCABULARY, seen=f"{name} token id {tokens.min()}")
 
 
 def _lengths(sample: Sample, logprobs: bytes) -> str:
@@ -153,7 +155,7 @@ def _lengths(sample: Sample, logprobs: bytes) -> str:
     )
 
 
-def _invalid(record: Sample | Reward, reason: Reason, seen: str) -> RecordInvalid:
+def _invalid(record: Sample | Reward, reason: Reason, *, seen: str) -> RecordInvalid:
     kind = type(record).__name__.lower()
-    where = sample_id(record.run, record.group, record.member)
+    where = sample_id(record.run, group=record.group, member=record.member)
     return RecordInvalid(f"{kind} of {where} from {record.producer} is invalid, {reason}: {seen}", reason=reason)

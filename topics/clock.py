@@ -89,6 +89,7 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
+        """True when nothing is left."""
         return self.clock.monotonic() >= self.at_s
 
     def remaining_s(self) -> float:

@@ -60,4 +60,4 @@ class Batch:
 
     def sample_ids(self) -> tuple[str, ...]:
         """`run/group/member` of every member, in the order of `members`."""
-        return tuple(sample_id(m.sample.run, m.sample.group, m.sample.member) for m in self.members)
+        return tuple(sample_id(m.sample.run, group=m.sample.group, member=m.sample.member) for m in self.members)

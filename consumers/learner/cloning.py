@@ -109,7 +109,7 @@ class Demonstrations:
             )
         except RecordInvalid:
             return None
-        return _as_sample(group, prompt.tokens, answer)
+        return _as_sample(group, prompt=prompt.tokens, answer=answer)
 
     def _answer_tokens(self, answer: str) -> list[int]:
         tokens: list[int] = self._tokenizer.encode(answer, add_special_tokens=False)
@@ -117,7 +117,7 @@ class Demonstrations:
         return tokens if end is None else [*tokens, int(end)]
 
 
-def _as_sample(group: PromptGroup, prompt: np.ndarray, answer: list[int]) -> Sample:
+def _as_sample(group: PromptGroup, *, prompt: np.ndarray, answer: list[int]) -> Sample:
     count = len(answer)
     return Sample(
         run="",

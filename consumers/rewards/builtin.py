@@ -38,6 +38,7 @@ class ExactMatch:
         self._fold: Callable[[str], str] = str.casefold if ignore_case else str
 
     def score(self, sample: Sample) -> float:
+        """1.0 where the text equals the answer, else 0.0."""
         return float(self._fold(completion_text(sample)) == self._fold(answer(sample)))
 
 
@@ -48,6 +49,11 @@ class NumberMatch:
     version = "1"
 
     def score(self, sample: Sample) -> float:
+        """1.0 where the last number of the text is the answer's, else 0.0.
+
+        Raises:
+            ValueError: the reference answer has no number.
+        """
         wanted = last_number(answer(sample))
         if wanted is None:
             raise ValueError(f"the reference answer {answer(sample)!r:.80} has no number")
@@ -71,6 +77,7 @@ class ReasoningGym:
         self._scorers: dict[str, Callable[[str, object], float]] = {}
 
     def score(self, sample: Sample) -> float:
+        """What the scorer of the sample's task gives."""
         task = metadata(sample, "task")
         if task not in self._scorers:
             self._scorers[task] = self._scorer_of(task)

@@ -41,6 +41,7 @@ class Taken:
 
     @property
     def place(self) -> TopicPartition:
+        """The partition it came from."""
         return (self.envelope.topic, self.envelope.partition)
 
 
@@ -53,6 +54,7 @@ class Job:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
+        """The samples to score, in order."""
         return tuple(item.sample for item in self.items)
 
 
@@ -73,7 +75,9 @@ class Pool(Protocol):
         """Jobs that may be submitted now."""
         ...
 
-    def submit(self, job: Job) -> None: ...
+    def submit(self, job: Job) -> None:
+        """Take on one job; `room` says how many more."""
+        ...
 
     def take_back(self) -> list[Job]:
         """Jobs submitted that no thread has begun."""

@@ -51,6 +51,7 @@ class Scoring:
 
     @property
     def num_unfinished(self) -> int:
+        """Samples taken that have no verdict yet."""
         return len(self._waiting) + len(self._retries) + self.num_running
 
     @property

@@ -53,6 +53,7 @@ class RewardSettings(Section):
 
     @property
     def is_shadow(self) -> bool:
+        """True when its scores enter no training signal."""
         return self.weight == 0
 
 

@@ -31,6 +31,7 @@ class RewardSeen:
 
     @property
     def required(self) -> bool:
+        """True when its scores enter the training signal."""
         return self.weight != 0
 
 
@@ -83,6 +84,7 @@ class Snapshot:
 
     @property
     def newest_staged(self) -> Version | None:
+        """The version staged last; None before the first."""
         return self.staged[-1] if self.staged else None
 
     def served(self) -> dict[str, Version | None]:

@@ -101,7 +101,7 @@ def _contenders() -> list[_Contender]:
         _Contender(
             key="avro_arrays",
             title="Avro arrays (fastavro)",
-            encode=lambda: _fastavro.write(b"", schema, {**body}),
+            encode=lambda: _fastavro.write(schema, {**body}, prefix=b""),
             decode=lambda data: _fastavro.read(data, 0, writer=schema),
         ),
         _Contender(

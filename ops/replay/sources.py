@@ -28,10 +28,14 @@ class Source(Protocol):
     """Records of one run."""
 
     @property
-    def run(self) -> str: ...
+    def run(self) -> str:
+        """Run name."""
+        ...
 
     @property
-    def data_partitions(self) -> int: ...
+    def data_partitions(self) -> int:
+        """Number of partitions of a data topic (P)."""
+        ...
 
     def window(self, topic: Topic) -> Window:
         """Offsets there are now, per partition; empty when the topic does not exist."""

@@ -27,7 +27,9 @@ class Verdict(Protocol):
     """What the report shows of an audit."""
 
     @property
-    def balanced(self) -> bool: ...
+    def balanced(self) -> bool:
+        """True when every id has its one outcome."""
+        ...
 
     def text(self) -> str:
         """For people."""

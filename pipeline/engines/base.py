@@ -79,17 +79,23 @@ class StateTensor(Protocol):
     """What a weight has in numpy and in torch alike."""
 
     @property
-    def shape(self) -> Sequence[int]: ...
+    def shape(self) -> Sequence[int]:
+        """Length of each axis."""
+        ...
 
     @property
-    def dtype(self) -> object: ...
+    def dtype(self) -> object:
+        """Element type, as its library names it."""
+        ...
 
 
 class Engine(Protocol):
     """An inference engine in the caller's process. Not thread-safe: one thread calls it."""
 
     @property
-    def state(self) -> EngineState: ...
+    def state(self) -> EngineState:
+        """Where the engine is between its start and serving."""
+        ...
 
     @property
     def version(self) -> Version | None:

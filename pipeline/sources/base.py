@@ -76,14 +76,18 @@ class Rows(Protocol):
     """The rows of one epoch, in their natural order."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What and how large it is; part of `Source.name`."""
+        ...
 
     @property
     def num_rows(self) -> int | None:
         """None: endless."""
         ...
 
-    def row(self, index: int) -> Row: ...
+    def row(self, index: int) -> Row:
+        """The row at `index` of the natural order, 0-based."""
+        ...
 
 
 class Shape(Protocol):

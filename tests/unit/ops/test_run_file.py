@@ -120,7 +120,7 @@ def test_saved_settings_that_are_absent_or_of_another_version_are_refused(tmp_pa
     with pytest.raises(SettingsError, match="cannot be read"):
         load_saved(saved)
     saved.write_text('{"run": {"name": "x", "of_tomorrow": 1}}')
-    with pytest.raises(SettingsError, match="run.of_tomorrow"):
+    with pytest.raises(SettingsError, match=r"run\.of_tomorrow"):
         load_saved(saved)
 
 
