@@ -110,3 +110,7 @@ class TrainingError(RlweaveError):
 
 class CheckpointError(RlweaveError):
     """No checkpoint, or one that is not whole."""
+
+
+class LearnerFileError(RlweaveError):
+    """A file the learner must keep cannot be written."""
