@@ -63,7 +63,6 @@ def settings_of(name: str, folder: Path, *, services: ServicesInfo, model: Path)
         "model.path": str(model),
         "prompts.max_tokens": 3,
         "prompts.source.files": [str(tasks)],
-        "rollout.replicas": 2,
         "rollout.max_sequences": 16,
         "rollout.session_timeout_s": 6.0,
         "rewards.sum.plugin": "number_match",

@@ -119,7 +119,7 @@ def test_a_run_file_that_is_absent_is_named(desk: Desk) -> None:
     assert "nowhere.toml" in said.text
 
 
-@pytest.mark.parametrize("arguments", [["up"], ["run", "learner"], ["run", "prompts"]])
+@pytest.mark.parametrize("arguments", [["up"], ["run", "learner"]])
 def test_kafka_that_is_absent_is_named_with_what_to_do_within_10_seconds(desk: Desk, arguments: list[str]) -> None:
     said = desk.call(*arguments, "--config", str(desk.config))
     assert said.code == ExitCode.UNAVAILABLE, said.text

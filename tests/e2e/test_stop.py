@@ -57,7 +57,7 @@ def test_every_stage_stops_in_order_in_the_middle_of_a_run_and_nothing_is_lost(
         stop_child(run, process, watch, " run prompts ")
         stop_child(run, process, watch, " run reward ")
         watch.until_step(3)
-        stop_child(run, process, watch, " run rollout ", "--slot 1")
+        stop_child(run, process, watch, " run rollout ")
         stop_child(run, process, watch, " run scheduler ")
         stop_child(run, process, watch, " run peer ")
         watch.until_step(5)
@@ -114,7 +114,7 @@ def test_a_run_stopped_or_orphaned_leaves_no_process_and_goes_on_when_started_ag
             process = run.up()
             watch.until_step(int(watch.step_of()) + 2)
             stages = _tree(process.pid)
-            assert len(stages) >= 7
+            assert len(stages) >= 6
             process.send(number)
             assert process.wait(GRACE_S + 5) == (-signal.SIGKILL if number == signal.SIGKILL else 0), run.outputs()
             wait_gone(stages, limit_s=GRACE_S + 5)

@@ -10,7 +10,7 @@ import pytest
 
 from ops.services.model import ServicesInfo
 from schemas.reasons import Result
-from tests.e2e.support import STEPS, Run, Watch, check_books, child_with, signal_pid, small_run
+from tests.e2e.support import STEPS, Run, Value, Watch, check_books, child_with, signal_pid, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 def test_an_undisturbed_run_trains_every_id_once_and_ends_with_0(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
-    with small_run(tmp_path, run_name, services=services, model=model) as run:
+    changes: dict[str, Value] = {"rollout.replicas": 2}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
         assert process.wait(120) == 0, run.outputs()
         seen = check_books(run)
@@ -38,7 +39,12 @@ def test_an_undisturbed_run_trains_every_id_once_and_ends_with_0(
 def test_kill_9_of_learner_rollout_and_reward_loses_nothing_and_trains_nothing_twice(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
-    changes = {"run.max_steps": 14, "learner.checkpoint.every_steps": 4}
+    changes: dict[str, Value] = {
+        "run.max_steps": 16,
+        "learner.checkpoint.every_steps": 4,
+        "rollout.replicas": 2,
+        "weights.keep_versions": 100,
+    }
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
         watch = run.watch(EVENTS, LEDGER, WEIGHTS)
@@ -46,10 +52,24 @@ def test_kill_9_of_learner_rollout_and_reward_loses_nothing_and_trains_nothing_t
         signal_pid(child_with(process, " run rollout ", "--slot 0"), signal.SIGKILL)
         watch.until_step(4)
         signal_pid(child_with(process, " run reward "), signal.SIGKILL)
+        signal_pid(child_with(process, " run peer "), signal.SIGKILL)
         watch.until_step(6)
         signal_pid(child_with(process, " run learner "), signal.SIGKILL)
+        watch.until(lambda: any(each.version.lineage == 2 for each in watch.manifests), what="the second lineage")
+        signal_pid(child_with(process, " run prompts "), signal.SIGKILL)
+        signal_pid(child_with(process, " run scheduler "), signal.SIGKILL)
         assert process.wait(150) == 0, run.outputs()
         watch.close()
+        pids = json.loads((run.run_folder / "processes.json").read_text())
+        assert {name: len(started) for name, started in pids.items()} == {
+            "learner": 2,
+            "peer": 2,
+            "prompts": 2,
+            "reward-sum-0": 2,
+            "rollout-0": 2,
+            "rollout-1": 1,
+            "scheduler": 2,
+        }
         _check_lineages(run, check_books(run))
 
 
@@ -60,8 +80,12 @@ def _check_lineages(run: Run, seen: Watch) -> None:
     assert branch == 4, "the newest checkpoint before step 6 is that of step 4"
     versions = [(each.version.lineage, each.version.step) for each in seen.manifests]
     assert versions == sorted(set(versions)), "each version once, in order"
-    assert [step for lineage, step in versions if lineage == 2] == list(range(branch, 15))
+    assert [step for lineage, step in versions if lineage == 2] == list(range(branch, 17))
     void = [each for each in seen.outcomes if not lineages.survives(each.lineage, each.step)]
     assert {each.lineage for each in void} <= {1}
-    served = {event.version for event in seen.events("rollout", name="serving") if event.version is not None}
-    assert not served or max(served).lineage == 2
+    assert len({seed for each in seen.manifests for seed in each.seeds}) == 1, "the peer came back on its port"
+    served: dict[str, str] = {}
+    for event in seen.events("rollout", name="swapped"):
+        served[event.instance] = event.details["version"]
+    assert served
+    assert [version for version in served.values() if version.startswith("2.")], f"an engine followed: {served}"
