@@ -16,7 +16,7 @@ import orjson
 
 from ops.addresses import resolve
 from ops.progress import Progress
-from ops.run_checks import check_run
+from ops.run_checks import check_model, check_run
 from ops.run_ends import LogEnds
 from ops.run_file import RunFile, save_run_file
 from ops.supervisor.supervisor import Supervisor
@@ -33,12 +33,13 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     """Run every stage of `run_file` until the learner is done or the user stops it; returns the exit code.
 
     Raises:
-        SettingsError: settings contradict each other.
+        SettingsError: settings contradict each other, or the model is not there.
         ServicesError, LogUnavailable: a server does not answer.
         TopicMismatch: the run's topics were made with other settings.
     """
     for warning in check_run(run_file):  # (1)
         click.echo(f"warning: {warning}", err=True)
+    check_model(run_file)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file)
     log.connect(deadline=Deadline.after(CONNECT_S))

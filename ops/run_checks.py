@@ -30,6 +30,20 @@ def check_run(run_file: RunFile) -> list[str]:
     return list(_warnings(run_file))
 
 
+def check_model(run_file: RunFile) -> None:
+    """See that the model is there: without it learner and rollouts would be started again and again in vain.
+
+    Raises:
+        SettingsError: it is no directory with a configuration.
+    """
+    path = run_file.model.path
+    if not (path / "config.json").is_file():
+        raise SettingsError(
+            f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
+            hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
+        )
+
+
 def _errors(run_file: RunFile) -> Iterator[str]:
     run = run_file.run
     if run.min_group_members is not None and run.min_group_members > run.group_size:

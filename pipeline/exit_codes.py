@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from schemas.errors import (
+    CheckpointError,
     Fenced,
     LeaseHeld,
     LogUnavailable,
@@ -20,7 +21,7 @@ class ExitCode(IntEnum):
 
     OK = 0  # finished, or stopped in order
     ERROR = 1  # a named error that none of the codes below describes
-    USAGE = 2  # settings, arguments or plug-ins are wrong: a restart does not help
+    USAGE = 2  # settings, arguments, plug-ins or checkpoints are wrong: a restart does not help
     REFUSED = 3  # another process holds this run
     UNAVAILABLE = 4  # Kafka or Redis does not answer
     FENCED = 5  # a newer process of the same role took over
@@ -34,6 +35,7 @@ RESTART_IS_FUTILE = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED
 _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (SettingsError, ExitCode.USAGE),
     (PluginError, ExitCode.USAGE),
+    (CheckpointError, ExitCode.USAGE),
     (LeaseHeld, ExitCode.REFUSED),
     (LogUnavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),

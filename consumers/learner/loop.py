@@ -34,7 +34,6 @@ from schemas.reasons import Reason
 from schemas.records import Version
 from topics.clock import Deadline
 
-
 PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
 
 

@@ -2,9 +2,10 @@
 
 Role: restores model, optimizer and generator, and says where in the log and in history the learner stands.
 Data in: the checkpoint folder and the `weights` topic. Data out: `Recovered`; `snapshot_of` is the way back.
-Invariants: without a checkpoint everything starts at zero; positions of a topic that was recreated since are not used,
-its records are read from the earliest one instead, and a notice says so.
-Failure: `CheckpointError` when there are checkpoints but none is whole, or the model is another one.
+Invariants: without a checkpoint everything starts at zero; positions of samples or rewards that were recreated since are
+not used, their records are read from the earliest one instead, and a notice says so.
+Failure: `CheckpointError` when there are checkpoints but none is whole, or they belong to another model or to other
+prompts: numbers would then mean other groups, and the closed set would hide them for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.history import ClosedSet
 from pipeline.stage import StageContext
 from schemas.errors import CheckpointError
 from schemas.records import Manifest
-from topics.catalog import WEIGHTS
+from topics.catalog import PROMPTS, WEIGHTS
 from topics.clock import Deadline
 from topics.log import ReaderSettings, TopicPartition
 
@@ -45,7 +46,7 @@ def recover(context: StageContext, *, trainer: Trainer, folder: Path) -> Recover
     """Restore `trainer` from the newest whole checkpoint, if there is one.
 
     Raises:
-        CheckpointError: none is whole, or it belongs to another model.
+        CheckpointError: none is whole, or it belongs to another model or to other prompts.
     """
     listed = listed_manifests(context)
     restored = checkpoint.newest_valid(folder)
@@ -124,6 +125,12 @@ def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[To
             recreated.add(topic)
         else:
             positions[topic, int(partition)] = offset
+    if PROMPTS.name in recreated:
+        raise CheckpointError(
+            f"the checkpoint of step {state.step} belongs to prompts that are gone: the topics of run "
+            f"{context.run.name} were made anew since; going on would hide new groups behind old numbers",
+            hint=f"move {context.run.folder} away to train from the beginning, or choose another run.name",
+        )
     for topic in sorted(recreated):
         context.events.notice("topic_recreated", details={"topic": topic, "now": ids.get(topic, "absent")})
     return positions

@@ -1,17 +1,12 @@
-"""A small run for tests: its file, its processes, what its topics say, and the books that must balance in the end.
-
-Only processes that were started here, and children of these, are ever signalled, by pid.
-"""
+"""A small run for tests: its file, its processes, what its topics say, and the books that must balance in the end."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +19,7 @@ from ops.replay.sources import KafkaSource
 from ops.services.model import ServicesInfo
 from pipeline.history import LedgerView
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, StageEvent
+from tests.e2e.processes import LIMIT_S, ROOT, Process, children_of, signal_pid, spawn
 from topics.catalog import EVENTS, LEDGER, WEIGHTS, Topic
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
@@ -31,11 +27,9 @@ from topics.kafka.raw import RawLog
 from topics.log import Envelope, Reader, ReaderHooks, ReaderSettings
 
 Value: TypeAlias = "str | int | float | bool | list[str]"
-ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 PARTITIONS = 4
 STEPS = 10
-LIMIT_S = 60.0  # longest wait for one condition
 
 
 def settings_of(name: str, folder: Path, *, services: ServicesInfo, model: Path) -> dict[str, Value]:
@@ -75,35 +69,6 @@ def settings_of(name: str, folder: Path, *, services: ServicesInfo, model: Path)
         "learner.checkpoint.every_steps": 3,
         "supervisor.restart_backoff_s": 0.2,
     }
-
-
-@dataclass
-class Process:
-    """One process that a test started."""
-
-    arguments: tuple[str, ...]
-    log_file: Path
-    popen: subprocess.Popen[bytes]
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    def wait(self, limit_s: float = LIMIT_S) -> int:
-        """Its exit code; past the limit it is killed and the test fails with its output."""
-        try:
-            return self.popen.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-            raise AssertionError(f"{self.arguments} did not end within {limit_s:g} s:\n{self.output()}") from None
-
-    def send(self, number: signal.Signals) -> None:
-        if self.popen.poll() is None:
-            self.popen.send_signal(number)
-
-    def output(self) -> str:
-        return self.log_file.read_text(errors="replace")
 
 
 @dataclass
@@ -298,81 +263,3 @@ def check_books(run: Run, *, max_age: int | None = 2, sealed: bool = True) -> Wa
         known = contents.setdefault(manifest.version, manifest.state_digest)
         assert known == manifest.state_digest, f"version {manifest.version} named two contents"
     return seen
-
-
-def spawn(arguments: Sequence[str], *, log_file: Path, cwd: Path = ROOT) -> Process:
-    """Start `rlweave` with output to a file."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with log_file.open("ab") as output:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=environment,
-        )
-    return Process(arguments=tuple(arguments), log_file=log_file, popen=popen)
-
-
-def children_of(pid: int) -> dict[int, str]:
-    """Living children of a process: pid -> command line."""
-    found: dict[int, str] = {}
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            pids = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, pids):
-            line = command_of(child)
-            if line:
-                found[child] = line
-    return found
-
-
-def command_of(pid: int) -> str:
-    """Command line of a living process; empty when it is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def child_of(supervisor: Process, *words: str) -> int:
-    """Pid of the one child whose command has these words in a row."""
-    wanted = " ".join(("ops.cli", "run", *words))
-    deadline = Deadline.after(20)
-    while True:
-        found = [pid for pid, line in children_of(supervisor.pid).items() if f"{wanted} " in line]
-        if found:
-            return found[0]
-        deadline.check(f"a child {wanted!r} of {supervisor.pid}")
-        time.sleep(0.02)
-
-
-def child_with(supervisor: Process, *parts: str) -> int:
-    """Pid of the first child whose command line holds all of these."""
-    deadline = Deadline.after(20)
-    while True:
-        found = [pid for pid, line in children_of(supervisor.pid).items() if all(part in line for part in parts)]
-        if found:
-            return found[0]
-        deadline.check(f"a child of {supervisor.pid} with {parts}")
-        time.sleep(0.02)
-
-
-def signal_pid(pid: int, number: signal.Signals) -> None:
-    """Signal a child of a process that was started here."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def wait_gone(pids: Sequence[int], *, limit_s: float) -> None:
-    """Until none of the processes lives."""
-    deadline = Deadline.after(limit_s)
-    while any(command_of(pid) for pid in pids):
-        alive = {pid: command_of(pid) for pid in pids if command_of(pid)}
-        deadline.check(f"processes to end: {alive}")
-        time.sleep(0.05)

@@ -15,7 +15,8 @@ import pytest
 
 from ops.services.model import ServicesInfo
 from pipeline.exit_codes import ExitCode
-from tests.e2e.support import ROOT, Value, settings_of
+from tests.e2e.processes import ROOT
+from tests.e2e.support import Value, settings_of
 
 LIMIT_S = 15.0
 
@@ -74,6 +75,8 @@ def desk(tmp_path: Path) -> Desk:
         "prompts.source.files": [str(tmp_path / "tasks.jsonl")],
         "rewards.sum.plugin": "number_match",
     }
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
     return Desk(tmp_path, settings)
 
 
@@ -133,6 +136,13 @@ def test_a_redis_address_that_cannot_be_read_is_refused(desk: Desk) -> None:
     assert said.code == ExitCode.USAGE, said.text
     assert "redis.url" in said.text
     assert "redis://" in said.text
+
+
+def test_a_model_that_is_not_there_is_named_before_anything_starts(desk: Desk) -> None:
+    said = desk.up("model.path=nowhere")
+    assert said.code == ExitCode.USAGE, said.text
+    assert "model.path = nowhere" in said.text
+    assert not (desk.folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,8 @@ from pathlib import Path
 import pytest
 
 from ops.services.model import ServicesInfo
-from tests.e2e.support import (
-    Process,
-    Run,
-    Watch,
-    check_books,
-    child_with,
-    children_of,
-    command_of,
-    read_all,
-    signal_pid,
-    small_run,
-    wait_gone,
-)
+from tests.e2e.processes import Process, child_with, children_of, command_of, signal_pid, wait_gone
+from tests.e2e.support import Run, Watch, check_books, read_all, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline
 

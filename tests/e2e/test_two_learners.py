@@ -19,7 +19,8 @@ from pipeline.settings import RunSettings
 from pipeline.stage import make_context
 from schemas.errors import Fenced, LeaseHeld
 from schemas.records import LineageStarted
-from tests.e2e.support import Process, Run, Watch, check_books, read_all, small_run
+from tests.e2e.processes import Process
+from tests.e2e.support import Run, Watch, check_books, read_all, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog

@@ -10,7 +10,8 @@ import pytest
 
 from ops.services.model import ServicesInfo
 from schemas.reasons import Result
-from tests.e2e.support import STEPS, Run, Value, Watch, check_books, child_with, signal_pid, small_run
+from tests.e2e.processes import child_with, signal_pid
+from tests.e2e.support import STEPS, Run, Value, Watch, check_books, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
