@@ -2,8 +2,8 @@
 
 Role: restores model, optimizer and generator, and says where in the log and in history the learner stands.
 Data in: the checkpoint folder and the `weights` topic. Data out: `Recovered`; `snapshot_of` is the way back.
-Invariants: without a checkpoint everything starts at zero; positions of samples or rewards that were recreated since are
-not used, their records are read from the earliest one instead, and a notice says so.
+Invariants: without a checkpoint everything starts at zero; positions of samples or rewards that were recreated since
+are not used, their records are read from the earliest one instead, and a notice says so.
 Failure: `CheckpointError` when there are checkpoints but none is whole, or they belong to another model or to other
 prompts: numbers would then mean other groups, and the closed set would hide them for ever.
 """
