@@ -1,7 +1,7 @@
 """Runs one stage in this process: settings, addresses, context, stage, loop.
 
-Invariants: a stop signal is heard from here on, also while the stage's libraries are imported; a process whose
-supervisor is gone stops.
+Invariants: a stop signal is heard from here on: at once while the stage's libraries are imported, as nothing is in hand,
+and within a turn afterwards; a process whose supervisor is gone stops.
 Failure: named errors go to the command line; a stage's own errors are handled by the run loop.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import StopSignal, make_context, run_stage, stop_on_signals
+from pipeline.stage import StopSignal, make_context, run_stage
 from schemas.errors import SettingsError
 
 _PARENT_POLL_S = 1.0
@@ -47,7 +49,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
         TopicMismatch: the run's topics were made with other settings.
     """
     stop = StopSignal()
-    stop_on_signals(stop)
+    _end_at_once_on_sigterm(stop)
     _stop_with_supervisor(stop)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
@@ -95,6 +97,16 @@ def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str
         raise SettingsError(f"reward {name!r} is in the run file already", hint="choose another --name")
     added = {**run_file.rewards, name: RewardSettings(plugin=request.plugin, weight=0.0)}
     return run_file.model_copy(update={"rewards": added}), name
+
+
+def _end_at_once_on_sigterm(stop: StopSignal) -> None:
+    """Until the run loop listens by itself."""
+
+    def handle(*_: object) -> None:
+        stop.request("SIGTERM")  # should an import swallow the exit, the loop will not begin
+        sys.exit(int(ExitCode.OK))
+
+    signal.signal(signal.SIGTERM, handle)
 
 
 def _stop_with_supervisor(stop: StopSignal) -> None:

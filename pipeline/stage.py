@@ -148,7 +148,7 @@ def make_context(
 
 def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     """Run a stage until it is finished, stopped or broken. Call from the main thread."""
-    stop_on_signals(context.stop)
+    _install_signals(context.stop)
     heart = _Heart(context)
     heart.start()
     code = _guarded(lambda: _turns(stage, context, heart=heart))
@@ -190,9 +190,7 @@ class _Work(Protocol):
     def __call__(self) -> None: ...
 
 
-def stop_on_signals(stop: StopSignal) -> None:
-    """Let SIGTERM and SIGINT request a stop. Call from the main thread, before anything that takes long."""
-
+def _install_signals(stop: StopSignal) -> None:
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.request(signal.Signals(number).name)
 

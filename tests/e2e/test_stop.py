@@ -18,7 +18,7 @@ from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-GRACE_S = 15.0  # run.stop_grace_s of the small run
+GRACE_S = 60.0  # far above run.stop_grace_s: a busy machine is no failure, a hang is
 
 
 def stop_child(run: Run, supervisor: Process, watch: Watch, *parts: str) -> None:
