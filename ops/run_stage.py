@@ -1,7 +1,7 @@
 """Runs one stage in this process: settings, addresses, context, stage, loop.
 
-Invariants: a stop signal is heard from here on: at once while the stage's libraries are imported, as nothing is in hand,
-and within a turn afterwards; a process whose supervisor is gone stops.
+Invariants: a stop signal is heard from here on: at once while the libraries of the stage are imported, as nothing is in
+hand, and within a turn afterwards; a process whose supervisor is gone stops.
 Failure: named errors go to the command line; a stage's own errors are handled by the run loop.
 """
 
