@@ -20,6 +20,11 @@ from topics.memory import MemoryLog
 DATA_PARTITIONS = 4
 
 
+def pytest_configure() -> None:
+    """One thread for numpy and torch, here and in every process a test starts: idle ones spin and slow the others."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
     """A Kafka broker (`.kafka_bootstrap`) and a Valkey (`.redis_url`), stopped at the end of the session."""

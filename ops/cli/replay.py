@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 @click.option("--leave-out", multiple=True, metavar="TOPIC/PARTITION/OFFSET", help="Pass over this record.")
 @click.option("--limit", type=click.IntRange(min=1), help="Most records.")
 @click.option(
-    "--show", "view", type=click.Choice(["text", "tokens", "everything", "raw"]), default="text", show_default=True
+    "--show",
+    "view",
+    type=click.Choice(["text", "tokens", "everything", "raw"]),
+    default="text",
+    show_default=True,
+    help="How much of a record to print.",
 )
 @click.option("--jsonl", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON lines to a file; -: here.")
 @click.option("--to-topic", metavar="FULLNAME", help="Append the records, unchanged, to this topic.")

@@ -215,3 +215,14 @@ def fates(drafts: Iterable[OutcomeDraft]) -> dict[int, str]:
         draft.group: f"{draft.result}" if draft.reason is None else f"{draft.result}({draft.reason})"
         for draft in drafts
     }
+
+
+def train_all(target: Assembler, step: int, *, num_groups: int) -> tuple[list[str], int]:
+    """Cut and train batches until none is left; the ids in order, and the last step."""
+    ids: list[str] = []
+    while (batch := target.cut(step, num_groups, allow_smaller=True)) is not None:
+        ids += batch.sample_ids()
+        target.mark_trained(batch)
+        target.take_outcomes()
+        step = batch.step
+    return ids, step

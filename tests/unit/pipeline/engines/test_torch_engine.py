@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.engines.base import EngineState, Generation, GenerationRequest, TokenArray
+from pipeline.engines.base import EngineState, Generation, TokenArray
 from pipeline.engines.cohort import pad_left
 from pipeline.engines.endings import eos_token_ids, find_stop
 from pipeline.engines.limits import split_prefill
@@ -21,6 +21,7 @@ from pipeline.engines.tiny import make_tiny_model
 from pipeline.engines.torch_engine import TorchEngine, open_torch_engine
 from schemas.errors import EngineError, RecordInvalid
 from schemas.records import Message, PromptGroup, SamplingParams, Version
+from tests.unit.pipeline.engines.requests import prompts, request, run, same, sharpen, varied
 
 V1, V2 = Version(lineage=1, step=1), Version(lineage=1, step=2)
 EOS = 2
@@ -50,51 +51,6 @@ def engine(model_dir: Path) -> TorchEngine:
 def model(model_dir: Path) -> PreTrainedModel:
     """The same weights as the engine's, in a model of its own."""
     return load_model(model_dir, device="cpu", dtype="float32")
-
-
-def sharpen(state: dict[str, torch.Tensor], *, seed: int) -> dict[str, torch.Tensor]:
-    """Weights with a peaked, seed-dependent distribution, so that sequences differ and greedy has no near ties."""
-    generator = torch.Generator().manual_seed(seed)
-    return {name: t + 0.2 * torch.randn(t.shape, generator=generator) for name, t in state.items()}
-
-
-def prompts(*, num: int, longest: int = 9) -> list[tuple[int, ...]]:
-    rng = np.random.default_rng(5)
-    return [tuple(rng.integers(4, 32, size=1 + index % longest).tolist()) for index in range(num)]
-
-
-def request(name: str, prompt: tuple[int, ...], *, seed: int = 0, **sampling: object) -> GenerationRequest:
-    params = SamplingParams(**{"max_tokens": 8, **sampling})  # type: ignore[arg-type]
-    return GenerationRequest(request_id=name, prompt_tokens=prompt, sampling=params, seed=seed)
-
-
-def run(engine: TorchEngine, requests: Sequence[GenerationRequest]) -> dict[str, Generation]:
-    engine.submit(requests)
-    done: list[Generation] = []
-    while engine.num_running:
-        done += engine.step()
-    assert len({g.request_id for g in done}) == len(done)
-    return {g.request_id: g for g in done}
-
-
-def varied(num: int) -> list[GenerationRequest]:
-    kinds: list[dict[str, object]] = [
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.8, "max_tokens": 3},
-        {"temperature": 1.3, "top_k": 5, "max_tokens": 12},
-        {"temperature": 0.0, "max_tokens": 5},
-        {"stop": ("7", "+ 1")},
-    ]
-    return [
-        request(f"r{index}", prompt, seed=1000 + index, **kinds[index % len(kinds)])
-        for index, prompt in enumerate(prompts(num=num))
-    ]
-
-
-def same(one: Generation, other: Generation) -> None:
-    assert one.tokens.tolist() == other.tokens.tolist()
-    assert (one.text, one.finish_reason, one.version_runs) == (other.text, other.finish_reason, other.version_runs)
-    np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
 
 
 def test_a_sequence_is_the_same_alone_in_a_batch_and_joining_late(engine: TorchEngine, model: PreTrainedModel) -> None:
