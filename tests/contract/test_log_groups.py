@@ -82,8 +82,9 @@ class Groups(LogContract):
         write_samples(backend.log, range(40))
         until(lambda: shared() and len(got) == 40, what="all records")
         assert all((each.topic, each.partition) in {*first.assignment(), *second.assignment()} for each in got)
+        num_revoked = len(told[1].revoked)  # while the group settled: the second may have had all of them for a moment
         second.close()
-        assert set(told[1].revoked) == lost_to_first
+        assert set(told[1].revoked[num_revoked:]) == lost_to_first
         seen: list[Envelope] = []
 
         def taken_over() -> bool:
