@@ -7,7 +7,8 @@ UV_VERSION := 0.13.8
 ENGINE ?= torch
 PYTEST_ARGS ?=
 
-export PYTHONDONTWRITEBYTECODE ?= 1
+# Many short processes start here, so what they import is compiled once (the packages at set-up, our own at first use).
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test unit lint types layers check bench lock services-up services-down clean
@@ -20,7 +21,7 @@ setup: $(READY) ## Make .venv with everything pinned.
 $(READY): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --requirement requirements/dev.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --requirement requirements/dev.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(READY)
 
@@ -40,7 +41,7 @@ types: $(READY) ## Check types (mypy --strict).
 	@$(BIN)/mypy
 
 layers: $(READY) ## Check that imports go down only.
-	@$(BIN)/lint-imports --no-cache >/tmp/rlweave-layers.$$$$ 2>&1 || { cat /tmp/rlweave-layers.$$$$; rm -f /tmp/rlweave-layers.$$$$; exit 1; }; rm -f /tmp/rlweave-layers.$$$$
+	@said=$$($(BIN)/lint-imports --no-cache 2>&1) || { echo "$$said"; exit 1; }
 
 check: lint types layers ## Style, types and layers.
 
@@ -57,5 +58,6 @@ services-up: $(READY) ## Start Kafka and Valkey on this machine.
 services-down: $(READY) ## Stop them; their data stays.
 	@$(BIN)/rlweave services down
 
-clean: ## Remove .venv, caches and runs.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache runs
+clean: ## Remove .venv, caches, runs and what was built.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist runs
+	find schemas topics pipeline producers consumers ops tests -name __pycache__ -prune -exec rm -rf {} +
