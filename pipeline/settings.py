@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from schemas.errors import SettingsError
+from schemas.validation import MAX_GROUP_SIZE
 from topics.catalog import check_run_name
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -34,7 +35,7 @@ class RunSettings(Section):
     seed: int = Field(default=0, ge=0, description="Base of all seeds.")
     partitions: PositiveInt = Field(default=8, description="Partitions of every data topic; never changes in a run.")
     groups_per_step: PositiveInt = Field(default=8, description="Groups in one optimizer step (B).")
-    group_size: PositiveInt = Field(default=8, description="Samples of one prompt (G).")
+    group_size: int = Field(default=8, ge=1, le=MAX_GROUP_SIZE, description="Samples of one prompt (G).")
     min_group_members: int | None = Field(
         default=None, ge=1, description="Fewest valid members of a group that may be trained; absent: all."
     )

@@ -33,9 +33,10 @@ class Reason(StrEnum):
     LENGTH_MISMATCH = "length_mismatch"  # tokens, log-probabilities, mask or version runs differ in length
     BAD_LOSS_MASK = "bad_loss_mask"  # a mask value other than 0 and 1
     OUT_OF_VOCABULARY = "out_of_vocabulary"  # a token id that is negative or beyond the vocabulary
+    BAD_SAMPLING = "bad_sampling"  # a temperature at which no log-probability can be computed
     EMPTY_COMPLETION = "empty_completion"
     BAD_GROUP_SIZE = "bad_group_size"  # a member number outside its group
-    TOO_LARGE = "too_large"  # a record over the topic's limit
+    TOO_LARGE = "too_large"  # a record over the topic's limit, or a sample over the model's context
     PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
     ENGINE_FAILED = "engine_failed"  # the engine raised while it generated

@@ -12,15 +12,24 @@ import math
 
 import numpy as np
 
-from schemas.errors import RecordInvalid
+from schemas.errors import CodecError, RecordInvalid
 from schemas.reasons import Reason
-from schemas.records import PromptGroup, Reward, Sample, SamplingParams, sample_id
+from schemas.records import Outcome, PromptGroup, Record, Reward, Sample, SamplingParams, sample_id
 
 # A log-softmax in float32 may end a rounding above 0 for a token of probability 1. More than this is no rounding.
 MAX_LOGPROB = 1e-6
+# Logits are divided by the temperature, and so are gradients: below this, float32 does not hold them. 0 means greedy.
+MIN_TEMPERATURE = 1e-4
+# Largest weight * value of one reward: squares and sums of more do not fit the numbers a step is computed in.
+MAX_REWARD = 1e12
+MAX_GROUP_SIZE = 65_536  # members of a group: every one of them has an entry in the group's outcome
+_MAX_STEP = 2**31 - 1  # of lineages and steps
+
+TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
 _I32 = np.dtype("<i4")
 _F32 = np.dtype("<f4")
+_GROUPED = (Sample, Reward, PromptGroup, Outcome)  # a union would be built anew for every record
 _HIGHEST, _LOWEST = np.maximum.reduce, np.minimum.reduce  # what array.max() and min() call, without their wrappers
 
 
@@ -33,7 +42,8 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
 
     Raises:
         RecordInvalid: with `BAD_GROUP_SIZE`, `EMPTY_COMPLETION`, `MISSING_LOGPROBS`, `LENGTH_MISMATCH`,
-            `NON_FINITE_LOGPROB` (NaN, infinite, or above `MAX_LOGPROB`), `OUT_OF_VOCABULARY` or `BAD_LOSS_MASK`.
+            `PROMPT_INVALID` (no prompt tokens), `BAD_SAMPLING`, `NON_FINITE_LOGPROB` (NaN, infinite, or above
+            `MAX_LOGPROB`), `OUT_OF_VOCABULARY` or `BAD_LOSS_MASK`.
     """
     if sample.member < 0 or (group_size is not None and sample.member >= group_size):
         size = "an unknown size" if group_size is None else f"size {group_size}"
@@ -48,8 +58,18 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
     mask, prompt = sample.loss_mask, sample.prompt_tokens
     if len(tokens) % 4 or len(prompt) % 4 or len(logprobs) != len(tokens) or len(mask) * 4 != len(tokens):
         raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=_lengths(sample, logprobs))
+    if not prompt:  # the first completion token has nothing it could be predicted from
+        raise _invalid(sample, Reason.PROMPT_INVALID, seen="no prompt tokens")
+    temperature = sample.sampling.temperature
+    if not is_temperature(temperature):
+        raise _invalid(sample, Reason.BAD_SAMPLING, seen=f"temperature {temperature}, allowed are {TEMPERATURES}")
     _check_runs(sample, len(mask))
     _check_numbers(sample, logprobs)
+
+
+def is_temperature(value: float) -> bool:
+    """Whether log-probabilities at this temperature can be computed: 0 (greedy), or finite and not tiny."""
+    return value == 0 or MIN_TEMPERATURE <= value < math.inf
 
 
 def check_reward(reward: Reward) -> None:
@@ -84,6 +104,22 @@ def check_prompt(prompt: PromptGroup) -> None:
         )
 
 
+def check_possible(record: Record) -> None:
+    """Check what no stage of ours ever writes and every one would stumble over, whatever else the record says.
+
+    Raises:
+        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, an outcome of an impossible step.
+    """
+    if not isinstance(record, _GROUPED):
+        return
+    if record.group < 0:
+        raise CodecError(f"a {type(record).__name__} of group {record.group}, groups are 0 and up")
+    if isinstance(record, PromptGroup) and record.group_size > MAX_GROUP_SIZE:
+        raise CodecError(f"a prompt for {record.group_size} members, at most {MAX_GROUP_SIZE} are allowed")
+    if isinstance(record, Outcome) and not (0 <= record.lineage <= _MAX_STEP and 0 <= record.step <= _MAX_STEP):
+        raise CodecError(f"an outcome of step {record.lineage}.{record.step}, both are 0 to {_MAX_STEP}")
+
+
 def _prompt_problem(prompt: PromptGroup) -> str | None:
     given = [name for name in ("text", "messages", "token_ids") if getattr(prompt, name) is not None]
     if len(given) != 1:
@@ -107,8 +143,8 @@ def _token_problem(token_ids: bytes) -> str | None:
 def _sampling_problem(sampling: SamplingParams) -> str | None:
     if sampling.max_tokens < 1:
         return f"max_tokens {sampling.max_tokens} leaves no room for one new token"
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        return f"temperature {sampling.temperature}, it must be finite and at least 0"
+    if not is_temperature(sampling.temperature):
+        return f"temperature {sampling.temperature}, it must be {TEMPERATURES}"
     if not 0 < sampling.top_p <= 1:
         return f"top_p {sampling.top_p}, it must be above 0 and at most 1"
     if sampling.top_k < 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from schemas.codec import decode
 from schemas.errors import CodecError
 from schemas.records import DeadLetter, Record
+from schemas.validation import check_possible
 from topics.clock import SystemClock
 from topics.log import Envelope
 
@@ -19,7 +20,8 @@ def readable(value: bytes | None, record_types: tuple[type, ...], *, tombstones:
     """The record in `value`; None for a tombstone of a compacted topic.
 
     Raises:
-        CodecError: undecodable, of a type this topic does not carry, or without a value where that means nothing.
+        CodecError: undecodable, of a type this topic does not carry, without a value where that means nothing, or with
+            numbers that no record of ours can have.
     """
     if value is None:
         if tombstones:
@@ -29,6 +31,7 @@ def readable(value: bytes | None, record_types: tuple[type, ...], *, tombstones:
     if not isinstance(record, record_types):
         allowed = ", ".join(each.__name__ for each in record_types)
         raise CodecError(f"the topic carries {allowed}, got {type(record).__name__}")
+    check_possible(record)
     return record
 
 

@@ -26,7 +26,7 @@ from itertools import takewhile
 from consumers.learner.batch import Batch
 from consumers.learner.groups import Attempt, OpenGroup, RewardRule
 from consumers.learner.outcomes import OutcomeDraft, dropped_draft, trained_draft
-from consumers.learner.ready import ReadyGroups, incomplete, train_group
+from consumers.learner.ready import ModelLimits, ReadyGroups, incomplete, train_group
 from consumers.learner.reports import Tally, Waiting, waiting_of
 from consumers.learner.staleness import StalenessRule, age_of
 from consumers.learner.table import GroupTable
@@ -48,10 +48,17 @@ class AssemblerSettings:
     deadline_s: float  # engine-ready time after which an open group is closed
     buffer_bytes: int  # encoded bytes of unclosed groups above which `over_limit` holds
     vocab_size: int | None = None  # of the model; None: token ids have no upper limit
+    context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
 
     @classmethod
     def of_run(
-        cls, run: RunSettings, *, weights: Mapping[str, float], buffer_bytes: int, vocab_size: int | None = None
+        cls,
+        run: RunSettings,
+        *,
+        weights: Mapping[str, float],
+        buffer_bytes: int,
+        vocab_size: int | None = None,
+        context_tokens: int | None = None,
     ) -> AssemblerSettings:
         """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
 
@@ -65,6 +72,7 @@ class AssemblerSettings:
             deadline_s=run.group_deadline_s,
             buffer_bytes=buffer_bytes,
             vocab_size=vocab_size,
+            context_tokens=context_tokens,
         )
 
 
@@ -98,9 +106,8 @@ class Assembler:
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
         )
-        self._ready = ReadyGroups(
-            settings.staleness, lineages=lineages, vocab_size=settings.vocab_size, unfit=self._drop
-        )
+        limits = ModelLimits(vocab_size=settings.vocab_size, context_tokens=settings.context_tokens)
+        self._ready = ReadyGroups(settings.staleness, lineages=lineages, limits=limits, unfit=self._drop)
         self._in_batch: dict[int, OpenGroup] = {}
         self._drafts: list[OutcomeDraft] = []
         self._last_tick: tuple[float, bool] | None = None  # (time, engine ready)

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from schemas.errors import RecordInvalid
 from schemas.reasons import Reason, Result
 from schemas.records import PromptGroup, Reward, RewardUse, Sample, Version, birth_version
-from schemas.validation import check_sample
+from schemas.validation import MAX_REWARD, check_sample
 from topics.log import TopicPartition
 
 Problem = tuple[Result, str]
@@ -49,6 +49,10 @@ class RewardRule:
     def combine(self, values: Mapping[str, float]) -> float:
         """Sum of weight * value over the required rewards, in the order of their names."""
         return sum(weight * values[name] for name, weight in self.weights.items())
+
+    def can_use(self, name: str, value: float) -> bool:
+        """Whether weight * value is a number that a step can be computed with."""
+        return math.isfinite(value) and abs(self.weights[name] * value) <= MAX_REWARD
 
     def uses(self, values: Mapping[str, float]) -> tuple[RewardUse, ...]:
         """The required rewards among `values`, sorted by name."""
@@ -189,7 +193,7 @@ class OpenGroup:
         elif slot.has_answer(name):
             return Joined.DUPLICATE
         value = reward.value
-        if value is not None and reward.failure is None and math.isfinite(value):
+        if value is not None and reward.failure is None and self.rule.can_use(name, value):
             slot.values[name] = value
         else:
             slot.failures = {**(slot.failures or {}), name: _reward_problem(reward)}

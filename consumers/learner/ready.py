@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from consumers.learner.batch import TrainGroup, TrainMember
 from consumers.learner.groups import OpenGroup
@@ -24,19 +25,38 @@ from schemas.records import Sample
 Unfit = Callable[[OpenGroup, str], None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelLimits:
+    """What the model in training can take; None: not checked."""
+
+    vocab_size: int | None = None  # token ids are below it
+    context_tokens: int | None = None  # most tokens of prompt and completion
+
+    def problem(self, sample: Sample) -> Reason | None:
+        """Why the model cannot take a sample, which would break a step for ever; None: it can."""
+        num_tokens = (len(sample.prompt_tokens) + len(sample.completion_tokens)) // 4
+        if self.context_tokens is not None and num_tokens > self.context_tokens:
+            return Reason.TOO_LARGE
+        if self.vocab_size is not None:
+            for tokens in (sample.prompt_tokens, sample.completion_tokens):
+                if tokens and unpack_i32(tokens).max() >= self.vocab_size:
+                    return Reason.OUT_OF_VOCABULARY
+        return None
+
+
 class ReadyGroups:
     """A heap of complete groups.
 
     Args:
         rule: the age bound.
         lineages: which versions survive.
-        vocab_size: of the model; None: not checked.
+        limits: of the model.
         unfit: told of each group that may not be trained, with the reason.
     """
 
-    def __init__(self, rule: StalenessRule, *, lineages: Lineages, vocab_size: int | None, unfit: Unfit) -> None:
+    def __init__(self, rule: StalenessRule, *, lineages: Lineages, limits: ModelLimits, unfit: Unfit) -> None:
         self._rule = rule
-        self._vocab_size = vocab_size
+        self._limits = limits
         self._lineages = lineages
         self._unfit = unfit
         self._heap: list[tuple[int, int, OpenGroup]] = []  # (oldest birth step, group number, group)
@@ -81,8 +101,8 @@ class ReadyGroups:
         return group
 
     def _vet(self, group: OpenGroup, step: int) -> bool:
-        """Drop members of versions that do not survive or do not exist yet, and those with tokens the model does not
-        have, which would break a step for ever; True when there were any."""
+        """Drop members of versions that do not survive or do not exist yet, and those the model cannot take; True when
+        there were any."""
         group.is_vetted = True
         attempt, changed = group.winner, False
         if attempt is None:
@@ -95,10 +115,9 @@ class ReadyGroups:
         return changed
 
     def _problem(self, sample: Sample, step: int) -> Reason | None:
-        if self._vocab_size is not None:
-            for tokens in (sample.prompt_tokens, sample.completion_tokens):
-                if tokens and unpack_i32(tokens).max() >= self._vocab_size:
-                    return Reason.OUT_OF_VOCABULARY
+        problem = self._limits.problem(sample)
+        if problem is not None:
+            return problem
         return version_problem(sample.version_runs, lineages=self._lineages, step=step)
 
 

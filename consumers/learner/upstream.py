@@ -10,6 +10,7 @@ Failure: `NoProgress`, naming the stage.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from consumers.learner.assembler import Assembler
@@ -91,9 +92,9 @@ class UpstreamWatch:
             instance.phase = event.name
         elif event.kind == "heartbeat":
             instance.phase = event.details.get("phase", instance.phase)
-            admitted = event.gauges.get("groups_admitted")
-            instance.num_admitted = None if admitted is None else int(admitted)
-            instance.lineage = int(event.gauges.get("version_lineage", 0))
+            instance.num_admitted = _whole(event.gauges.get("groups_admitted"))
+            lineage = _whole(event.gauges.get("version_lineage"))
+            instance.lineage = 0 if lineage is None else lineage
 
     @property
     def engine_ready(self) -> bool:
@@ -179,3 +180,8 @@ class UpstreamWatch:
         earliest_s = self._context.clock.monotonic() - _FORGET_BEATS * self._context.run.heartbeat_s
         for name in [name for name, each in self._instances.items() if each.at_s < earliest_s]:
             del self._instances[name]
+
+
+def _whole(value: float | None) -> int | None:
+    """A gauge that counts; None for one that is absent or no number, as anybody may write events."""
+    return None if value is None or not math.isfinite(value) else int(value)

@@ -46,7 +46,9 @@ class RateLimit:
         self._at_s = clock.monotonic()
 
     def set(self, rate: float | None) -> None:
-        """Follow another rate; 0 pauses, None lifts the limit. The same rate again changes nothing."""
+        """Follow another rate; 0 pauses, None lifts the limit. The same rate again, or no number, changes nothing."""
+        if rate is not None and not math.isfinite(rate):
+            return
         if rate != self._rate:
             self._rate = rate
             self._stock = 0.0

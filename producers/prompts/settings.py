@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
 from schemas.records import SamplingParams
+from schemas.validation import TEMPERATURES, is_temperature
 
 StopString = Annotated[str, Field(min_length=1)]  # an empty one would match everywhere
 
@@ -24,6 +25,13 @@ class PromptsSettings(Section):
     stop: tuple[StopString, ...] = Field(default=(), description="A completion ends before the first of these strings.")
     batch_groups: PositiveInt = Field(default=64, description="Most groups written in one transaction.")
     transaction_limit_s: Seconds = Field(default=30.0, description="Longest time for one transaction.")
+
+    @field_validator("temperature")
+    @classmethod
+    def _temperature_is_usable(cls, value: float) -> float:
+        if not is_temperature(value):
+            raise ValueError(f"allowed are {TEMPERATURES}")
+        return value
 
     @property
     def sampling(self) -> SamplingParams:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.sources import SourceSettings
+from producers.prompts.admission import RateLimit
 from producers.prompts.settings import PromptsSettings
 from producers.prompts.stage import PromptsStage, seed_of
 from schemas.errors import Fenced, SettingsError, TopicMismatch
@@ -164,6 +167,21 @@ def test_commands_are_judged_by_epoch(world: World, make: Callable[..., PromptsS
     world.command("rate", target="prompts", epoch=3, rate=None)
     turns(stage)
     assert stage.next_group == 12
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -math.inf])
+def test_a_rate_that_is_no_number_changes_nothing(clock: ManualClock, rate: float) -> None:
+    limit = RateLimit(clock)
+    limit.set(2.0)
+    limit.set(rate)
+    clock.advance(1.0)
+    assert limit.allowed() == 2
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-5])
+def test_a_temperature_that_training_cannot_divide_by_is_refused(temperature: float) -> None:
+    with pytest.raises(ValidationError, match="finite numbers from"):
+        PromptsSettings(source=SourceSettings(files=(Path("a.jsonl"),)), temperature=temperature)
 
 
 def test_rate_in_groups_per_second(world: World, make: Callable[..., PromptsStage], clock: ManualClock) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas.errors import RecordInvalid
+from schemas.errors import CodecError, RecordInvalid
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.reasons import Reason
-from schemas.records import Message, Sample, SamplingParams, Version, VersionRun
-from schemas.validation import check_prompt, check_reward, check_sample
+from schemas.records import Message, Outcome, PromptGroup, Record, Sample, SamplingParams, Version, VersionRun
+from schemas.validation import MAX_GROUP_SIZE, check_possible, check_prompt, check_reward, check_sample
 from tests.unit.schemas.examples import PROMPT, REWARD, SAMPLE, long_sample
 
 V = Version(lineage=1, step=5)
+OUTCOME = Outcome(
+    run="demo", group=7, lineage=2, step=3, seq=0, result="dropped", reason="stale", members=(), closed_unix_ms=0
+)
 
 
 def runs(*lengths: int) -> tuple[VersionRun, ...]:
@@ -60,6 +63,11 @@ def test_rounding_above_zero_and_very_unlikely_tokens_pass(value: float) -> None
         ({"completion_tokens": pack_i32([1, 2, -3, 4])}, Reason.OUT_OF_VOCABULARY),
         ({"prompt_tokens": b"123"}, Reason.LENGTH_MISMATCH),
         ({"prompt_tokens": pack_i32([-1])}, Reason.OUT_OF_VOCABULARY),
+        ({"prompt_tokens": b""}, Reason.PROMPT_INVALID),
+        ({"sampling": SamplingParams(temperature=math.nan)}, Reason.BAD_SAMPLING),
+        ({"sampling": SamplingParams(temperature=math.inf)}, Reason.BAD_SAMPLING),
+        ({"sampling": SamplingParams(temperature=-1.0)}, Reason.BAD_SAMPLING),
+        ({"sampling": SamplingParams(temperature=1e-30)}, Reason.BAD_SAMPLING),
         ({"version_runs": ()}, Reason.LENGTH_MISMATCH),
         ({"version_runs": runs(3)}, Reason.LENGTH_MISMATCH),
         ({"version_runs": runs(3, 2)}, Reason.LENGTH_MISMATCH),
@@ -137,6 +145,7 @@ def test_each_form_of_prompt_passes(change: dict[str, Any]) -> None:
         ({"sampling": SamplingParams(max_tokens=0)}, "max_tokens 0"),
         ({"sampling": SamplingParams(temperature=-1.0)}, "temperature -1"),
         ({"sampling": SamplingParams(temperature=math.nan)}, "temperature nan"),
+        ({"sampling": SamplingParams(temperature=1e-30)}, "temperature 1e-30"),
         ({"sampling": SamplingParams(top_p=0.0)}, "top_p 0"),
         ({"sampling": SamplingParams(top_k=-1)}, "top_k -1"),
     ],
@@ -145,3 +154,23 @@ def test_a_bad_prompt_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(RecordInvalid, match=said) as caught:
         check_prompt(dataclasses.replace(PROMPT, **change))
     assert caught.value.reason == Reason.PROMPT_INVALID
+
+
+@pytest.mark.parametrize("record", [SAMPLE, REWARD, PROMPT, OUTCOME])
+def test_a_group_below_0_is_no_record(record: Record) -> None:
+    check_possible(record)
+    with pytest.raises(CodecError, match="group -4, groups are 0 and up"):
+        check_possible(dataclasses.replace(record, group=-4))  # type: ignore[call-arg, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (dataclasses.replace(PROMPT, group_size=MAX_GROUP_SIZE + 1), "65537 members"),
+        (dataclasses.replace(OUTCOME, step=2**31), "step 2.2147483648"),
+        (dataclasses.replace(OUTCOME, lineage=-1), "step -1"),
+    ],
+)
+def test_what_no_stage_could_digest_is_no_record(record: PromptGroup | Outcome, said: str) -> None:
+    with pytest.raises(CodecError, match=said):
+        check_possible(record)

@@ -164,6 +164,7 @@ def assembler(
     buffer_bytes: int = 10**9,
     evict_margin: int = 0,
     vocab_size: int | None = None,
+    context_tokens: int | None = None,
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -174,6 +175,7 @@ def assembler(
             deadline_s=100.0,
             buffer_bytes=buffer_bytes,
             vocab_size=vocab_size,
+            context_tokens=context_tokens,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),

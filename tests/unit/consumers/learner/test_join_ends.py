@@ -177,6 +177,26 @@ def test_tokens_the_model_does_not_have_are_dropped_before_they_break_a_step() -
     assert results(target.take_outcomes()) == {"trained": 1, "dropped(out_of_vocabulary)": 1}
 
 
+def test_a_sample_longer_than_the_context_is_dropped_before_it_breaks_a_step() -> None:
+    target = assembler(context_tokens=4, min_group_members=1)
+    feed(target, [prompt(0, size=2), sample(0, 0), reward(0, 0), reward(0, 1)])
+    feed(target, [sample(0, 1, born=(version(0), version(0)))])  # 1 + 4 tokens
+    batch = target.cut(0, 1)
+    assert batch is not None
+    target.mark_trained(batch)
+    assert results(target.take_outcomes()) == {"trained": 1, "dropped(too_large)": 1}
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 3e12])
+def test_a_reward_that_a_step_cannot_be_computed_with_is_dropped(value: float) -> None:
+    target = assembler(weights={"match": -0.5}, min_group_members=1)
+    feed(target, [prompt(0, size=2), sample(0, 0), sample(0, 1), reward(0, 0, value=value), reward(0, 1)])
+    batch = target.cut(0, 1)
+    assert batch is not None
+    target.mark_trained(batch)
+    assert results(target.take_outcomes()) == {"trained": 1, "dropped(non_finite_reward: match)": 1}
+
+
 def test_outcomes_are_counted_by_result_and_reason() -> None:
     target = assembler()
     feed(target, [prompt(0, size=2), sample(0, 0, failure="aborted: swap"), sample(0, 1, failure="strange words")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -183,3 +184,14 @@ def test_events_of_the_past_say_nothing_about_the_present() -> None:
     later = UpstreamWatch(rig.context, settings=LearnerSettings(), lineage=1)
     later.poll()
     assert not later.engine_ready
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_heartbeat_with_numbers_that_are_none_says_nothing_of_the_end(value: float) -> None:
+    rig = Rig()
+    events, metrics = rig.stages["prompts"]
+    metrics.gauge("groups_admitted", value)
+    metrics.gauge("version_lineage", value)
+    events.enter("finished")
+    rig.run(2)
+    assert rig.watch.prompts_finished is None
