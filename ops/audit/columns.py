@@ -79,6 +79,11 @@ def identity(group: int, member: int, *, attempt: str) -> int:
     return _hash(f"{group}/{member}/{attempt}")
 
 
+def attempted(attempt: str | None) -> int:
+    """The key of an attempt; `NO_KEY` without one."""
+    return NO_KEY if attempt is None else _hash(attempt)
+
+
 def named(key: int, name: str) -> int:
     """The key of what one reward says of one sample."""
     return _hash(f"{key}/{name}")

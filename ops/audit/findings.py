@@ -26,6 +26,8 @@ class Kind(StrEnum):
     OVER_AGE = "over_age"
     VERSION_NOT_SURVIVING = "version_not_surviving"
     WRONG_MEMBERS = "wrong_members"
+    MIXED_ATTEMPTS = "mixed_attempts"
+    WRONG_VERSION = "wrong_version"
     UNKNOWN_LINEAGE = "unknown_lineage"
     OPEN_AFTER_SEAL = "open_after_seal"
     REPEATED = "repeated_record"

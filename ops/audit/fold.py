@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ops.audit.columns import NO_AGE, NO_KEY, Table, Words, identity, named, valued
+from ops.audit.columns import NO_AGE, NO_KEY, Table, Words, attempted, identity, named, valued
 from pipeline.history import LedgerView
 from schemas.errors import RecordInvalid
 from schemas.reasons import Result
@@ -30,6 +30,7 @@ from schemas.records import (
     Reward,
     Sample,
     Version,
+    birth_version,
 )
 from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, partition_of
 
@@ -74,11 +75,11 @@ class Fold:
         self.words = Words()  # results and reasons
         self.reward_names = Words()
         self.ledger = Table("partition", "seq", "offset")
-        self.outcomes = Table("group", "lineage", "step", "trained", "offset")
-        self.members = Table("outcome", "member", "key", "result", "reason", "age", "lineage", "step")
+        self.outcomes = Table("group", "lineage", "step", "trained", "offset", "key_attempt")
+        self.members = Table("outcome", "member", "key", "key_attempt", "result", "reason", "age", "lineage", "step")
         self.uses = Table("member_row", "name", "key_named", "key_valued")
         self.rewards = Table("group", "member", "name", "key", "key_named", "key_valued", "offset")
-        self.samples = Table("group", "member", "key", "good", "offset")
+        self.samples = Table("group", "member", "key", "good", "lineage", "step", "offset")
         self.prompts = Table("group", "size", "offset")
         self.lineage_partitions: dict[int, set[int]] = {}
         self.seal_partitions: dict[int, set[int]] = {}
@@ -139,7 +140,9 @@ class Fold:
 
     def _add_sample(self, place: Place, sample: Sample) -> None:
         key = identity(sample.group, sample.member, attempt=sample.attempt)
-        self.samples.append(sample.group, sample.member, key, int(sample.failure is None), place.offset)
+        good = int(sample.failure is None)
+        lineage, step = _numbers(birth_version(sample.version_runs) if sample.version_runs else None)
+        self.samples.append(sample.group, sample.member, key, good, lineage, step, place.offset)
 
     def _add_reward(self, place: Place, reward: Reward) -> None:
         key = identity(reward.group, reward.member, attempt=reward.attempt)
@@ -168,7 +171,8 @@ class Fold:
     def _add_outcome(self, place: Place, outcome: Outcome) -> None:
         row = len(self.outcomes)
         trained = int(outcome.result == Result.TRAINED)
-        self.outcomes.append(outcome.group, outcome.lineage, outcome.step, trained, place.offset)
+        attempt = attempted(outcome.attempt)
+        self.outcomes.append(outcome.group, outcome.lineage, outcome.step, trained, place.offset, attempt)
         for member in outcome.members:
             self._add_member(row, outcome.group, member=member)
 
@@ -177,9 +181,10 @@ class Fold:
         result = self.words.number(str(member.result))
         reason = self.words.number(_word(member.reason))
         age = NO_AGE if member.age is None else member.age
-        lineage, step = (-1, -1) if member.version is None else (member.version.lineage, member.version.step)
+        lineage, step = _numbers(member.version)
         member_row = len(self.members)
-        self.members.append(row, member.member, key, result, reason, age, lineage, step)
+        attempt = attempted(member.attempt)
+        self.members.append(row, member.member, key, attempt, result, reason, age, lineage, step)
         for use in member.rewards:
             name = named(key, use.name)
             number = self.reward_names.number(use.name)
@@ -197,6 +202,10 @@ def version_of_key(key: bytes | None) -> Version | None:
     if not (lineage.isdecimal() and step.isdecimal()):
         return None
     return Version(lineage=int(lineage), step=int(step))
+
+
+def _numbers(version: Version | None) -> tuple[int, int]:
+    return (-1, -1) if version is None else (version.lineage, version.step)
 
 
 def _word(reason: str | None) -> str:

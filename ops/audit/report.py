@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.audit import checks_groups, checks_ledger, checks_records
+from ops.audit import checks_groups, checks_ledger, checks_outcomes, checks_records
 from ops.audit.facts import Facts
 from ops.audit.findings import Finding, Findings, Kind
 from ops.audit.fold import Fold, Windows
@@ -102,6 +102,10 @@ def judge(fold: Fold, *, windows: Windows, settings: AuditSettings, run: str) ->
     checks_groups.check_trained_once(facts, findings)
     checks_groups.check_members(facts, findings)
     checks_groups.check_versions(facts, findings)
+    checks_outcomes.check_results(facts, findings)
+    checks_outcomes.check_one_attempt(facts, findings)
+    checks_outcomes.check_trained_samples(facts, findings)
+    checks_outcomes.check_birth(facts, findings)
     checks_groups.check_ages(facts, findings, max_age=settings.max_age)
     misplaced = fold.misplaced
     findings.add_all(

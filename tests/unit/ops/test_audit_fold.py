@@ -219,7 +219,7 @@ def test_a_version_the_surviving_history_lacks_is_named() -> None:
         lambda record: replace(record, members=tuple(replace(m, version=version("1.2")) for m in record.members)),
     )
     kinds = {kind for kind, _ in found(report_of(run))}
-    assert kinds == {Kind.VERSION_NOT_SURVIVING}
+    assert kinds == {Kind.VERSION_NOT_SURVIVING, Kind.WRONG_VERSION}
 
 
 def test_an_outcome_that_leaves_a_member_out_does_not_balance() -> None:
