@@ -48,7 +48,7 @@ check: lint types layers ## Style, types and layers.
 bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest
 
-lock: ## Compile requirements/dev.txt from pyproject.toml.
+lock: $(READY) ## Compile requirements/dev.txt from pyproject.toml.
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra tasks --extra local --extra report --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
 

@@ -39,8 +39,12 @@ class Function:
     nested: bool  # inside another function
 
     @property
+    def name(self) -> str:
+        return ".".join((*self.inside, self.node.name))
+
+    @property
     def place(self) -> str:
-        return f"{self.module.path}:{self.node.lineno} {'.'.join((*self.inside, self.node.name))}"
+        return f"{self.module.path}:{self.node.lineno} {self.name}"
 
     @property
     def num_lines(self) -> int:
