@@ -25,6 +25,13 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the services says so, whether its author thought of it or not."""
+    for item in items:
+        if "services" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.integration)
+
+
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
     """A Kafka broker (`.kafka_bootstrap`) and a Valkey (`.redis_url`), stopped at the end of the session."""

@@ -35,7 +35,9 @@ def check_one_attempt(facts: Facts, findings: Findings) -> None:
     attempts = facts.fold.outcomes.keys("key_attempt")[facts.member_outcomes]
     rows = np.flatnonzero(facts.member_trained & (facts.fold.members.keys("key_attempt") != attempts))
     findings.add_all(
-        Kind.MIXED_ATTEMPTS, rows.tolist(), describe=lambda index: _told(facts, int(rows[index]), "of another attempt")
+        Kind.MIXED_ATTEMPTS,
+        rows.tolist(),
+        describe=lambda index: _told(facts, int(rows[index]), why="of another attempt"),
     )
 
 
@@ -48,13 +50,15 @@ def check_trained_samples(facts: Facts, findings: Findings) -> None:
     findings.add_all(
         Kind.WRONG_MEMBERS,
         failures.tolist(),
-        describe=lambda index: _told(facts, int(failures[index]), "though its sample is a failure"),
+        describe=lambda index: _told(facts, int(failures[index]), why="though its sample is a failure"),
     )
     rewarded = np.zeros(len(facts.member_keys), dtype=np.bool_)
     rewarded[facts.fold.uses.ints("member_row")] = True
     bare = np.flatnonzero(facts.member_trained & ~rewarded)
     findings.add_all(
-        Kind.MISSING_REWARD, bare.tolist(), describe=lambda index: _told(facts, int(bare[index]), "without any reward")
+        Kind.MISSING_REWARD,
+        bare.tolist(),
+        describe=lambda index: _told(facts, int(bare[index]), why="without any reward"),
     )
 
 
@@ -62,8 +66,8 @@ def check_birth(facts: Facts, findings: Findings) -> None:
     """The version of a trained member is that of its sample, and was there before the step."""
     members, samples = facts.fold.members, facts.fold.samples
     trained = np.flatnonzero(facts.member_trained & np.isin(facts.member_keys, facts.sample_keys))
-    said = _births(facts.member_keys, members.ints("lineage"), members.ints("step"))[trained]
-    true = _births(samples.keys("key"), samples.ints("lineage"), samples.ints("step"))
+    said = _births(facts.member_keys, lineages=members.ints("lineage"), steps=members.ints("step"))[trained]
+    true = _births(samples.keys("key"), lineages=samples.ints("lineage"), steps=samples.ints("step"))
     late = members.ints("step")[trained] >= facts.outcome_steps[facts.member_outcomes[trained]]
     false = ~np.isin(said, true)
     rows = trained[late | false]
@@ -72,18 +76,20 @@ def check_birth(facts: Facts, findings: Findings) -> None:
         Kind.WRONG_VERSION,
         rows.tolist(),
         describe=lambda index: _told(
-            facts, int(rows[index]), f"born of {lineages[rows[index]]}.{steps[rows[index]]}, which its sample is not"
+            facts,
+            int(rows[index]),
+            why=f"born of {lineages[rows[index]]}.{steps[rows[index]]}, which its sample is not",
         ),
     )
 
 
-def _births(keys: Keys, lineages: Ints, steps: Ints) -> Keys:
+def _births(keys: Keys, *, lineages: Ints, steps: Ints) -> Keys:
     """Hashes of (sample, lineage, step)."""
     mixed: Keys = keys ^ (lineages.astype(np.uint64) * _PRIME_LINEAGE + steps.astype(np.uint64) * _PRIME_STEP)
     return mixed
 
 
-def _told(facts: Facts, row: int, why: str) -> tuple[str, str]:
+def _told(facts: Facts, row: int, *, why: str) -> tuple[str, str]:
     place = facts.outcome_place(int(facts.member_outcomes[row]))
     what = facts.name(int(facts.member_groups[row]), int(facts.member_numbers[row]))
     return what, f"trained by {place}, {why}"
