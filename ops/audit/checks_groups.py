@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.audit.columns import NO_AGE, Ints, Mask
+from ops.audit.columns import NO_AGE, Ints, Mask, left_out
 from ops.audit.facts import Facts
 from ops.audit.findings import Findings, Kind
 
@@ -19,7 +19,8 @@ def check_prompts(facts: Facts, findings: Findings) -> None:
     }
     referred = np.unique(np.concatenate([facts.prompt_groups, *spoken.values()]))
     top = int(facts.prompt_groups[-1]) if facts.prompt_groups.size else -1
-    wanted = np.union1d(np.arange(top + 1, dtype=np.int64), referred)
+    gaps = left_out(facts.prompt_groups, first=0) if facts.prompt_groups.size else facts.prompt_groups
+    wanted = np.union1d(gaps, referred)
     missing = np.setdiff1d(wanted[facts.in_window(wanted)], facts.prompt_groups)
 
     def describe(index: int) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.audit.columns import Ints
+from ops.audit.columns import Ints, left_out
 from ops.audit.facts import Facts
 from ops.audit.findings import Findings, Kind
 from topics.catalog import LEDGER
@@ -85,7 +85,7 @@ def _check_dense(findings: Findings, numbers: Ints, *, partition: int, is_trunca
         return
     unique, counts = np.unique(numbers, return_counts=True)
     first = int(unique[0]) if is_truncated else 0
-    missing = np.setdiff1d(np.arange(first, int(unique[-1]) + 1, dtype=np.int64), unique)
+    missing = left_out(unique[unique >= first], first=first)
     twice = unique[counts > 1]
 
     def gap(index: int) -> tuple[str, str]:

@@ -20,6 +20,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 NO_KEY = 0  # of a member of which no sample was read
 NO_AGE = -1
+GAP_LIMIT = 10_000
 
 
 class Table:
@@ -72,6 +73,18 @@ class Words:
 
     def __len__(self) -> int:
         return len(self._words)
+
+
+def left_out(numbers: Ints, *, first: int) -> Ints:
+    """Numbers missing between `first` and the highest of `numbers` (ascending, distinct, none below `first`); of each
+    gap at most `GAP_LIMIT`, since one wild number makes a gap of any length."""
+    if numbers.size == 0:
+        return numbers
+    starts = np.concatenate([np.array([first], dtype=np.int64), numbers[:-1] + 1])
+    lengths = np.minimum(numbers - starts, GAP_LIMIT)
+    spans = [np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True) if length > 0]
+    missing: Ints = np.concatenate([np.array([], dtype=np.int64), *spans])
+    return missing
 
 
 def identity(group: int, member: int, *, attempt: str) -> int:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from ops.audit.findings import Kind
-from schemas.records import MemberOutcome, Outcome, Sample
-from tests.unit.ops.little_run import little_run, sample, version
+from schemas.records import LedgerSealed, MemberOutcome, Outcome, Sample
+from tests.unit.ops.little_run import little_run, prompt, sample, version
 from tests.unit.ops.test_audit_fold import found, outcome_of, report_of
-from topics.catalog import SAMPLES
+from topics.catalog import PROMPTS, SAMPLES
 
 Change = Callable[[MemberOutcome], MemberOutcome]
 
@@ -57,3 +57,12 @@ def test_a_failure_that_was_trained_is_named() -> None:
     run = little_run()
     run.change(Sample, lambda record: (record.group, record.member) == (4, 1), lambda one: replace(one, failure="x"))
     assert (Kind.WRONG_MEMBERS, "little/4/1") in found(report_of(run))
+
+
+def test_one_wild_number_is_named_and_does_not_fill_memory() -> None:
+    run = little_run()
+    run.put(PROMPTS, prompt(10**12))
+    run.change(LedgerSealed, lambda _: True, lambda record: replace(record, seq=2**60))
+    seen = found(report_of(run))
+    assert (Kind.MISSING_PROMPT, "little/6") in seen
+    assert any(kind is Kind.MISSING_LEDGER for kind, _ in seen)
