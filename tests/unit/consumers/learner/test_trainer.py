@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -138,9 +137,9 @@ def test_minibatches_make_several_updates_of_one_step(model_dir: Path) -> None:
     one, four = trainer(model_dir), trainer(model_dir, minibatches=4)
     before, stats = one.step(batch()), four.step(batch())
     assert (before.num_tokens, stats.num_tokens) == (20, 20)
-    # The later parts of the step meet a policy that the earlier ones have moved, by a little.
-    assert stats.mismatch_mean != pytest.approx(before.mismatch_mean, abs=1e-6)
-    assert stats.mismatch_mean == pytest.approx(before.mismatch_mean, abs=0.5)
+    # Mismatch is told of the policy at the start of the step; the later parts of it meet one that has moved.
+    assert stats.mismatch_mean == pytest.approx(before.mismatch_mean, abs=1e-5)
+    assert before.clipped_share == 0.0 < stats.clipped_share
     assert not torch.equal(weights(one), weights(four))
 
 
