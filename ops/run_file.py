@@ -100,9 +100,11 @@ def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
 
 
 def save_run_file(run_file: RunFile, path: Path) -> None:
-    """Write the settings in use as JSON, whole or not at all."""
+    """Write the settings in use as JSON, whole or not at all; for its owner only, since they may hold passwords."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
+    aside.unlink(missing_ok=True)
+    aside.touch(mode=0o600)
     aside.write_bytes(orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
     aside.replace(path)
 

@@ -127,3 +127,10 @@ def test_saved_settings_that_are_absent_or_of_another_version_are_refused(tmp_pa
 def test_values_from_elsewhere_name_their_origin() -> None:
     with pytest.raises(SettingsError, match="a test: 4 setting"):
         parse_run_file({}, origin="a test")
+
+
+def test_saved_settings_are_for_their_owner_only_whatever_was_left_behind(path: Path, tmp_path: Path) -> None:
+    (tmp_path / ".settings.json.tmp").write_text("of a process that was killed")
+    save_run_file(load_run_file(path, overrides=["redis.url=redis://user:secret@host:1/0"]), tmp_path / "settings.json")
+    assert (tmp_path / "settings.json").stat().st_mode & 0o777 == 0o600
+    assert load_saved(tmp_path / "settings.json").redis.url == "redis://user:secret@host:1/0"
