@@ -24,7 +24,8 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """Base of every section: frozen, and strict about what it is given."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    # Settings travel to the stages as JSON, which has no infinity.
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class RunSettings(Section):

@@ -134,3 +134,8 @@ def test_saved_settings_are_for_their_owner_only_whatever_was_left_behind(path: 
     save_run_file(load_run_file(path, overrides=["redis.url=redis://user:secret@host:1/0"]), tmp_path / "settings.json")
     assert (tmp_path / "settings.json").stat().st_mode & 0o777 == 0o600
     assert load_saved(tmp_path / "settings.json").redis.url == "redis://user:secret@host:1/0"
+
+
+@pytest.mark.parametrize("setting", ["loss.importance_cap", "loss.clip_high", "optimizer.weight_decay"])
+def test_infinity_is_refused_since_saved_settings_could_not_hold_it(path: Path, setting: str) -> None:
+    assert f"learner.{setting}: Input should be a finite number" in refusal(path, f"learner.{setting}=inf")
