@@ -26,7 +26,7 @@ from topics.log import ReaderSettings
 BEATS = 3  # heartbeats that may be missed before an instance counts as not heard
 _NOT_SERVING = frozenset({"", "starting", "waiting_for_weights"})
 _FORGET_BEATS = 200
-_POLL_RECORDS = 1000
+_POLL_RECORDS = 5000  # most events taken in between two steps
 
 
 @dataclass(kw_only=True)
@@ -67,13 +67,15 @@ class UpstreamWatch:
         Raises:
             LogError: the reader failed in a way that retrying does not mend.
         """
-        while True:
+        num_read = 0
+        while num_read < _POLL_RECORDS:  # a poll gives what the client hands over at a time, which is less than this
             envelopes = self._reader.poll(_POLL_RECORDS, deadline=Deadline.after(0.0, clock=self._context.clock))
+            if not envelopes:
+                break
+            num_read += len(envelopes)
             for envelope in envelopes:
                 if isinstance(envelope.record, StageEvent):
                     self.add(envelope.record)
-            if len(envelopes) < _POLL_RECORDS:
-                break
         self._forget()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from topics.catalog import EVENTS
 from topics.clock import Deadline, ManualClock
 from topics.log import ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
+from topics.memory.reader import MemoryReader
 
 STAGES = ("prompts", "rollout", "reward")
 
@@ -195,3 +196,20 @@ def test_a_heartbeat_with_numbers_that_are_none_says_nothing_of_the_end(value: f
     events.enter("finished")
     rig.run(2)
     assert rig.watch.prompts_finished is None
+
+
+def test_events_are_caught_up_with_though_a_poll_gives_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    poll = MemoryReader.poll
+    monkeypatch.setattr(
+        MemoryReader, "poll", lambda self, most, *, deadline: poll(self, min(most, 64), deadline=deadline)
+    )
+    events, metrics = rig.stages["prompts"]
+    for _ in range(300):
+        events.heartbeat()
+    metrics.gauge("groups_admitted", 7)
+    metrics.gauge("version_lineage", 1)
+    events.enter("finished")
+    events.heartbeat()
+    rig.watch.poll()
+    assert rig.watch.prompts_finished == 7
