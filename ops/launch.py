@@ -19,14 +19,18 @@ from ops.progress import Progress
 from ops.run_checks import check_model, check_run
 from ops.run_ends import LogEnds
 from ops.run_file import RunFile, save_run_file
+from ops.runs import is_alive
 from ops.supervisor.supervisor import Supervisor
 from ops.wiring import open_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import load_or_create_token
+from schemas.errors import LeaseHeld
 from topics.clock import Deadline, SystemClock
+from topics.kafka.raw import RawLog
 
 SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
+BEATS_WATCHED = 2.5  # heartbeats without an event after which nobody is at work
 
 
 def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
@@ -36,6 +40,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
         SettingsError: settings contradict each other, or the model is not there.
         ServicesError, LogUnavailable: a server does not answer.
         TopicMismatch: the run's topics were made with other settings.
+        LeaseHeld: processes of this run are at work.
     """
     for warning in check_run(run_file):  # (1)
         click.echo(f"warning: {warning}", err=True)
@@ -43,6 +48,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file)
     log.connect(deadline=Deadline.after(CONNECT_S))
+    _refuse_second(run_file)
     log.admin().ensure_topics()  # (3)
     folder = run_file.run.folder
     settings_file = folder / SETTINGS_FILE
@@ -61,6 +67,17 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
         code = supervisor.run()
     (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
+
+
+def _refuse_second(run_file: RunFile) -> None:
+    """A second supervisor's stages would fence those of the first one, and end its run."""
+    raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
+    run = run_file.run
+    if is_alive(raw, run.name, counts=raw.partition_counts(), watch_s=BEATS_WATCHED * run.heartbeat_s):
+        raise LeaseHeld(
+            f"run {run.name!r} has processes at work (its events arrive); nothing was started",
+            hint="`rlweave status` names them (a reward started by hand counts); stop them, or choose another run.name",
+        )
 
 
 def _stop_on_signals() -> StopSignal:

@@ -119,7 +119,7 @@ class LearnerStage:
 
     def _parts(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer, lineage: int) -> LoopParts:
         context, setup = self._context, self._setup
-        assembler = self._assembler(recovered, ledger=ledger, vocab_size=trainer.vocab_size)
+        assembler = self._assembler(recovered, ledger=ledger, trainer=trainer)
         store = ChunkStore(context.run.folder / "weights" / "learner", max_bytes=setup.weights.store_max_bytes)
         publisher = Publisher(setup.weights, store=store, run=context.run.name, clock=context.clock)
         publisher.adopt(recovered.listed)
@@ -134,12 +134,13 @@ class LearnerStage:
             check_holder=self._holder.check,
         )
 
-    def _assembler(self, recovered: Recovered, *, ledger: Ledger, vocab_size: int) -> Assembler:
+    def _assembler(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer) -> Assembler:
         settings = AssemblerSettings.of_run(
             self._context.run,
             weights=self._setup.rewards,
             buffer_bytes=self._setup.settings.buffer_bytes,
-            vocab_size=vocab_size,
+            vocab_size=trainer.vocab_size,
+            context_tokens=trainer.context_tokens,
         )
         return Assembler(
             settings,

@@ -73,6 +73,22 @@ def check_manifests(facts: Facts, findings: Findings) -> None:
             findings.add(Kind.MISSING_MANIFEST, f"version {lineage}.{step}", why=why)
 
 
+def check_published(facts: Facts, findings: Findings) -> None:
+    """Every version published before the ledger was read has its step, or its lineage's start, in the ledger."""
+    if any(topic == LEDGER.name and earliest > 0 for (topic, _), (earliest, _) in facts.windows.items()):
+        return
+
+    def describe(index: int) -> tuple[str, str]:
+        lineage, step = unwritten[index]
+        return (
+            f"step {step} of lineage {lineage}",
+            "its version was published, the ledger has no trained group of it",
+        )
+
+    unwritten = facts.fold.unwritten
+    findings.add_all(Kind.MISSING_LEDGER, list(range(len(unwritten))), describe=describe)
+
+
 def open_groups(facts: Facts) -> Ints:
     """Groups in the window with a prompt and no surviving outcome."""
     closed = facts.outcome_groups[facts.surviving]

@@ -85,6 +85,7 @@ class Fold:
         self.seal_partitions: dict[int, set[int]] = {}
         self.lineages: dict[int, LineageStarted] = {}
         self.weights_seen: set[tuple[int, int]] = set()  # versions with a manifest or a tombstone
+        self.published: frozenset[tuple[int, int]] = frozenset()  # versions seen before the ledger was read
         self.misplaced = Misplaced()
         self.undecodable: dict[str, int] = {}
 
@@ -112,11 +113,25 @@ class Fold:
         """Count bytes that are no record."""
         self.undecodable[place.topic] = self.undecodable.get(place.topic, 0) + 1
 
+    def note_published(self) -> None:
+        """What is read of the ledger from here on must speak of every version seen so far."""
+        self.published = frozenset(self.weights_seen)
+
+    @property
+    def unwritten(self) -> list[tuple[int, int]]:
+        """Published versions of which the ledger knows neither a trained step nor a lineage that begins there."""
+        trained = self.outcomes.ints("trained") == 1
+        lineages, steps = self.outcomes.ints("lineage")[trained], self.outcomes.ints("step")[trained]
+        known = {*zip(lineages.tolist(), steps.tolist(), strict=True)}
+        known |= {(number, record.branch_step) for number, record in self.lineages.items()}
+        return sorted(self.published - known)
+
     @property
     def ledger_is_ragged(self) -> bool:
-        """Whether a lineage or seal is on some partitions only: damage, or a transaction becoming visible just now."""
+        """Whether a lineage or seal is on some partitions only, or a published step is absent: damage, or a transaction
+        becoming visible just now."""
         spread = (*self.lineage_partitions.values(), *self.seal_partitions.values())
-        return any(len(partitions) != self.data_partitions for partitions in spread)
+        return any(len(partitions) != self.data_partitions for partitions in spread) or bool(self.unwritten)
 
     @property
     def weights_are_behind(self) -> bool:

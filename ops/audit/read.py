@@ -1,8 +1,9 @@
 """Feeds a run's records into a fold, in the order that lets a live run balance.
 
-Order: (1) the ledger's ends are taken and the ledger is read; a lineage or seal that is on some partitions only may be
-a transaction becoming visible, so it is looked at again for a moment; (2) the ends of weights, rewards, samples and
-prompts are taken one after the other and read: whatever the ledger speaks of was written before, so it is below them.
+Order: (1) the weights that are there: a step's manifest and outcomes are one transaction, so the ledger must speak of
+each; (2) the ledger's ends are taken and the ledger is read; what is on some partitions only may be a transaction
+becoming visible, so it is looked at again for a moment; (3) the ends of weights, rewards, samples and prompts are taken
+one after the other and read: whatever the ledger speaks of was written before, so it is below them.
 Data in: a `Source`. Data out: the fold, and the window that was read.
 Failure: errors of the source; undecodable records are counted, not raised.
 """
@@ -30,12 +31,14 @@ def read_all(source: Source, *, clock: Clock | None = None) -> tuple[Fold, dict[
     reading = _Reading(source, clock=clock if clock is not None else SystemClock())
     fold = reading.fold
     unsettled: dict[str, Callable[[], bool]] = {
-        LEDGER.name: lambda: fold.ledger_is_ragged,  # (1)
+        LEDGER.name: lambda: fold.ledger_is_ragged,  # (2)
         WEIGHTS.name: lambda: fold.weights_are_behind,
         PROMPTS.name: lambda: fold.prompts_are_ragged,
     }
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
-    for topic in AUDITED:  # (2)
+    reading.read(WEIGHTS)  # (1)
+    fold.note_published()
+    for topic in AUDITED:  # (3)
         reading.read(topic)
         reading.settle(topic, unsettled.get(topic.name, lambda: False))
         ranges |= {(topic.name, partition): bounds for partition, bounds in reading.windows[topic.name].items()}

@@ -98,6 +98,7 @@ def judge(fold: Fold, *, windows: Windows, settings: AuditSettings, run: str) ->
     checks_ledger.check_lineages(facts, findings)
     checks_ledger.check_seal(facts, findings)
     checks_ledger.check_manifests(facts, findings)
+    checks_ledger.check_published(facts, findings)
     checks_groups.check_closed_once(facts, findings)
     checks_groups.check_trained_once(facts, findings)
     checks_groups.check_members(facts, findings)

@@ -45,6 +45,14 @@ _TRANSIENT = frozenset(
     }
 )
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+_NO_COORDINATOR = frozenset(
+    {
+        KafkaError._WAIT_COORD,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
 UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
 
 
@@ -83,6 +91,8 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
         )
     if error.code() in _UNREACHABLE:
         return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
+    if error.code() in _NO_COORDINATOR:
+        return LogUnavailable(f"{doing}: the group's coordinator is away ({error.str()})", hint=UNREACHABLE_HINT)
     return LogError(f"{doing}: {error.name()}: {error.str()}")
 
 

@@ -37,6 +37,7 @@ def report_of(run: LittleRun, *, max_age: int | None = 2, behind_limit: int = 10
         fold.add(Place(topic=topic.name, partition=partition, offset=low + offset), record, key=None)
     for text in run.tombstones:
         fold.add(Place(topic=WEIGHTS.name, partition=0, offset=99), None, key=text.encode())
+    fold.note_published()  # as if the weights had been read first
     settings = AuditSettings(max_age=max_age, behind_limit=behind_limit)
     return judge(fold, windows=windows, settings=settings, run=RUN)
 
@@ -318,3 +319,12 @@ def test_findings_count_all_and_keep_some() -> None:
     findings.add_all(Kind.MISSING_SAMPLE, range(10_000), describe=lambda index: (str(index), "gone"))
     assert findings.num_total == 10_000
     assert len(findings.kept()) == KEPT_PER_KIND
+
+
+def test_a_ledger_cut_short_is_found_by_the_versions_published() -> None:
+    run = little_run(sealed=False)
+    last = max((each.lineage, each.step) for *_, each in run if isinstance(each, Outcome) and each.result == "trained")
+    for (topic, _), records in run.records.items():
+        if topic == LEDGER.name:
+            records[:] = [each for each in records if not (isinstance(each, Outcome) and (each.lineage, each.step) == last)]
+    assert (Kind.MISSING_LEDGER, f"step {last[1]} of lineage {last[0]}") in found(report_of(run))
