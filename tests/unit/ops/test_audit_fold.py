@@ -326,5 +326,5 @@ def test_a_ledger_cut_short_is_found_by_the_versions_published() -> None:
     last = max((each.lineage, each.step) for *_, each in run if isinstance(each, Outcome) and each.result == "trained")
     for (topic, _), records in run.records.items():
         if topic == LEDGER.name:
-            records[:] = [each for each in records if not (isinstance(each, Outcome) and (each.lineage, each.step) == last)]
+            records[:] = [e for e in records if not (isinstance(e, Outcome) and (e.lineage, e.step) == last)]
     assert (Kind.MISSING_LEDGER, f"step {last[1]} of lineage {last[0]}") in found(report_of(run))
