@@ -19,10 +19,11 @@ help: ## Print this list.
 setup: $(READY) ## Make .venv with everything pinned.
 
 $(READY): requirements/dev.txt pyproject.toml
+	@echo "setting up .venv (once; a minute or a few)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --requirement requirements/dev.txt
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
+	@TMPDIR=$(CURDIR)/$(VENV) VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(READY)
 
 demo: $(READY) ## Train a tiny model end to end on a local Kafka; leaves runs/demo/report.html.
