@@ -56,6 +56,8 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
 def _delete_earlier(run_file: RunFile) -> None:
     raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
     with suppress(RunNotFound):
+        if run_file.run.folder.is_dir():
+            click.echo(f"run {run_file.run.name}: the earlier one is removed")
         delete_run(raw, run_file.run.name, folder=run_file.run.folder)
 
 

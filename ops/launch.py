@@ -16,7 +16,7 @@ import orjson
 
 from ops.addresses import resolve
 from ops.progress import Progress
-from ops.run_checks import check_model, check_run
+from ops.run_checks import check_named, check_run
 from ops.run_ends import LogEnds
 from ops.run_file import RunFile, save_run_file
 from ops.runs import is_alive
@@ -44,7 +44,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     """
     for warning in check_run(run_file):  # (1)
         click.echo(f"warning: {warning}", err=True)
-    check_model(run_file)
+    check_named(run_file)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file)
     log.connect(deadline=Deadline.after(CONNECT_S))
@@ -54,17 +54,20 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     settings_file = folder / SETTINGS_FILE
     save_run_file(run_file, settings_file)  # (4)
     load_or_create_token(folder / "peer-token")
+    stop = _stop_on_signals()
     with Progress(log, run_file=run_file, quiet=quiet) as progress:
         supervisor = Supervisor(  # (5)
             programs(run_file, settings_file=settings_file),
             run_file.supervisor,
             clock=SystemClock(),
-            stop=_stop_on_signals(),
+            stop=stop,
             ends=LogEnds(log, run_file=run_file),
             on_event=progress.say,
             each_turn=progress.turn,
         )
         code = supervisor.run()
+        if code == 0:
+            progress.say(_how_it_ended(stop, run_file))
     (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
 
@@ -80,10 +83,19 @@ def _refuse_second(run_file: RunFile) -> None:
         )
 
 
+def _how_it_ended(stop: StopSignal, run_file: RunFile) -> str:
+    name = run_file.run.name
+    if stop.requested:
+        return f"run {name} was stopped; `rlweave runs resume {name}` goes on from its last step"
+    return f"run {name} is complete; its folder is {run_file.run.folder}"
+
+
 def _stop_on_signals() -> StopSignal:
     stop = StopSignal()
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        if not stop.requested:
+            click.echo("stopping every stage in order", err=True)
         stop.request(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, handle)

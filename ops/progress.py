@@ -26,6 +26,9 @@ from topics.clock import Deadline
 from topics.log import Log, Reader, ReaderHooks, ReaderSettings
 
 REFRESH_S = 0.5
+TOLD = frozenset(
+    {"breaker_opened", "upstream_silent", "checkpoint_failed", "record_stuck", "offsets_lost", "load_failed"}
+)
 LINE_EVERY_S = 5.0
 _POLL_S = 0.02
 
@@ -77,6 +80,16 @@ class RunView:
             if view.stage == "scheduler"
             for name, value in view.gauges.items()
             if name.startswith("lag_records{")
+        )
+
+    @property
+    def dropped(self) -> float:
+        """Sample ids dropped or failed, as the learner counted since its start."""
+        return sum(
+            value
+            for view in self.processes.values()
+            for name, value in view.gauges.items()
+            if name.startswith("members_dropped{")
         )
 
     @property
@@ -153,17 +166,25 @@ class Progress:
             for envelope in self._reader.poll(500, deadline=Deadline.after(_POLL_S)):
                 if isinstance(envelope.record, StageEvent):
                     self._view.add(envelope.record)
+                    self._tell(envelope.record)
         except LogError:
             return
+
+    def _tell(self, event: StageEvent) -> None:
+        """Print what a person should know at once."""
+        if event.kind == "notice" and event.name in TOLD:
+            details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value)
+            self.say(f"{event.stage}: {event.name}: {details}")
 
     def _numbers(self) -> dict[str, str]:
         view, last = self._view, self._view.last_step
         run = self._run_file.run
         bound = "no bound" if run.on_stale == "train" else f"bound {run.max_staleness}"
         return {
-            "step": f"{last.get('step', 0):.0f} of {run.max_steps}",
+            "step": f"{last['step']:.0f} of {run.max_steps}" if last else f"- of {run.max_steps}",
             "reward": f"{last['reward_mean']:.3f}" if last else "-",
             "age": f"mean {last['age_mean']:.2f}, max {last['age_max']:.0f} ({bound})" if last else "-",
+            "dropped": f"{view.dropped:.0f} ids",
             "open groups": f"{view.gauge('learner', 'open_groups'):.0f} of {run.credit_groups}",
             "lag": f"{view.lag_records:.0f} records",
             "tokens/s": f"{view.tokens_per_s:.0f}",

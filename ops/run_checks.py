@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from consumers.rewards.plugin import load_scorer
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
 from pipeline.redis_client import RedisClient
+from pipeline.sources import open_source
 from schemas.errors import SettingsError
 
 # A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
@@ -42,6 +44,18 @@ def check_model(run_file: RunFile) -> None:
             f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
             hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
         )
+
+
+def check_named(run_file: RunFile) -> None:
+    """See that the model, the rewards' plug-ins and the prompt source that the settings name are there.
+
+    Raises:
+        SettingsError, PluginError: one is not, or cannot be opened.
+    """
+    check_model(run_file)
+    for reward in run_file.rewards.values():
+        load_scorer(reward)
+    open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
 def _errors(run_file: RunFile) -> Iterator[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import orjson
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
@@ -76,7 +77,9 @@ def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"run file {path} cannot be read: {error.strerror}", hint="give --config FILE") from error
+        raise SettingsError(
+            f"run file {path} cannot be read: {error.strerror}", hint=f"relative paths start at {Path.cwd()}"
+        ) from error
     try:
         values: dict[str, Toml] = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -150,5 +153,22 @@ def _finding(entry: Mapping[str, object]) -> str:
     location = entry.get("loc")
     path = ".".join(str(part) for part in location) if isinstance(location, tuple) else str(location)
     seen = entry.get("input")
+    if entry.get("type") == "extra_forbidden":
+        return f"{path}: there is no such setting{_similar(str(path).rpartition('.')[2])}"
     shown = "" if entry.get("type") == "missing" or isinstance(seen, (dict, list)) else f" (seen: {seen!r})"
     return f"{path}: {entry.get('msg')}{shown}"
+
+
+def _similar(name: str) -> str:
+    found = get_close_matches(name, sorted(_setting_names(RunFile)), n=3)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _setting_names(section: type[BaseModel]) -> set[str]:
+    """Names of all settings of a section and of those inside it."""
+    names = set(section.model_fields)
+    for field in section.model_fields.values():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                names |= _setting_names(kind)
+    return names

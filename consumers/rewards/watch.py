@@ -25,6 +25,7 @@ class Watch:
         self._required = not settings.is_shadow
         self._check_s = min(STUCK_CHECK_S, settings.stuck_after_s)
         self._breaker_open = False
+        self.last_failure = ""  # of the newest failed sample, as the Reward record says it
         self._busy_s = self._checked_s = context.clock.monotonic()
         context.metrics.gauge("breaker_open", 0)
         context.events.enter("waiting_for_samples")
@@ -55,7 +56,11 @@ class Watch:
         self._context.metrics.gauge("breaker_open", int(opened))
         self._context.events.notice(
             name.get(state, "breaker_closed"),
-            details={"reward": self._name, "required": str(self._required).lower()},
+            details={
+                "reward": self._name,
+                "required": str(self._required).lower(),
+                "last_failure": self.last_failure if opened else "",
+            },
             failure_share=scoring.breaker.failure_share,
         )
         self._context.events.heartbeat()  # the scheduler acts on the gauge: do not let it wait for the next one

@@ -32,7 +32,7 @@ state_dir_option = click.option(
 @set_option
 @state_dir_option
 @click.option("--quiet", is_flag=True, help="Print only what went wrong.")
-@click.option("--check", "check_only", is_flag=True, help="Check the settings and start nothing.")
+@click.option("--check", "check_only", is_flag=True, help="Check the settings and what they name; start nothing.")
 def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool, check_only: bool) -> int:
     """Start every stage of a run on this machine and keep them running until the learner is done.
 
@@ -40,13 +40,14 @@ def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool
     """
     _end_in_order_when_asked()
     from ops.launch import launch
-    from ops.run_checks import check_run
+    from ops.run_checks import check_named, check_run
     from ops.run_file import load_run_file
 
     run_file = load_run_file(config, overrides=overrides)
     if check_only:
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
+        check_named(run_file)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
         return 0
     return launch(run_file, state_dir=state_dir, quiet=quiet)

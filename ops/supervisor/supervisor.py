@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from ops.supervisor.processes import Program, Slot
@@ -49,6 +50,13 @@ class _Kept:
     slot: Slot
     policy: RestartPolicy
     start_at_s: float | None = None  # set while waiting for a restart
+
+
+def last_words(log_file: Path) -> list[str]:
+    """The last `error:` and `hint:` lines of a stage's log."""
+    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines() if log_file.is_file() else []
+    begin = max((index for index, line in enumerate(lines) if line.startswith("error:")), default=len(lines))
+    return lines[begin:][:6]
 
 
 class Supervisor:
@@ -121,6 +129,8 @@ class Supervisor:
         decision = kept.policy.decide(code=exit_code, lived_s=kept.slot.lived_s)
         if isinstance(decision, GiveUp):
             self._on_event(f"{program.name} ended the run: {decision.reason}; see {program.log_file}")
+            for line in last_words(program.log_file):
+                self._on_event(f"  {line}")
             return decision.code if decision.code != 0 else int(ExitCode.ERROR)
         kept.start_at_s = self._clock.monotonic() + decision.after_s
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

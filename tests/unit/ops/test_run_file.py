@@ -44,8 +44,8 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("run.groups=3", ["run.groups", "not permitted"]),
-        ("runs.name=x", ["runs", "not permitted"]),
+        ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean max_staleness"]),
+        ("runs.name=x", ["runs", "no such setting"]),
         ("run.group_size=0", ["run.group_size", "greater than or equal to 1", "seen: 0"]),
         ("run.group_size=many", ["run.group_size", "integer", "seen: 'many'"]),
         ("run.group_size=1.5", ["run.group_size", "integer", "seen: 1.5"]),

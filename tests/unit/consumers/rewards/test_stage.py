@@ -241,7 +241,9 @@ def test_the_breaker_stops_a_scorer_that_always_raises_and_lets_it_back(rig: Rig
     assert all(one.value is None and one.failure == "RuntimeError: broken" for one in failed)
     assert len(failed) < 200, "the breaker did not hold the rest"
     (opened,) = rig.events("breaker_opened")
-    assert opened.details == {"reward": "math", "required": "true"}
+    assert opened.details["reward"] == "math"
+    assert opened.details["required"] == "true"
+    assert opened.details["last_failure"].endswith("RuntimeError: broken")
     assert opened.gauges["failure_share"] > 0.5
     heartbeats = [event for event in read_all(rig.log, EVENTS) if isinstance(event, StageEvent)]
     assert any(event.gauges.get("breaker_open") == 1 for event in heartbeats)
