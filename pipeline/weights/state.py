@@ -61,7 +61,7 @@ def encode_state(
     """
     require_little_endian()
     _check_arguments(wire_dtype=wire_dtype, chunk_bytes=chunk_bytes)
-    entries = _entries(tensors, ties=ties, wire_dtype=wire_dtype)
+    entries = tensor_entries(tensors, ties=ties, wire_dtype=wire_dtype)
     writer = ChunkWriter(store, chunk_bytes=chunk_bytes, owner=owner)
     for entry in entries:
         if entry.tied_to is None:
@@ -108,9 +108,14 @@ def _decode(
     return state
 
 
-def _entries(
+def tensor_entries(
     tensors: Mapping[str, Array], *, ties: Mapping[str, str], wire_dtype: str | None
 ) -> tuple[TensorEntry, ...]:
+    """What a manifest says of these tensors.
+
+    Raises:
+        WeightsError: a dtype cannot travel, or a tie names what is not equal.
+    """
     _check_ties(tensors, ties=ties)
     names: Iterable[str] = sorted({*tensors, *ties})
     return tuple(_entry(name, tensors=tensors, tied_to=ties.get(name), wire_dtype=wire_dtype) for name in names)
