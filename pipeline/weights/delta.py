@@ -36,9 +36,7 @@ HEADER = Struct("<8s32s")
 RECORD = Struct("<IIIIIHBB32s")  # tensor, first / 2**20, elements, changed, unary bytes, shift, kind, size, digest
 MAGIC = b"rlwdlt\x01\n"
 _WORDS = 2**15  # of 8 bytes compared at a time: what is compared stays in the nearer caches
-_DTYPES: dict[int, np.dtype[np.unsignedinteger[npt.NBitBase]]] = {
-    size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
-}
+_DTYPES: dict[int, np.dtype[np.unsignedinteger[npt.NBitBase]]] = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
 _SPARSE, _WHOLE = 0, 1
 
 
@@ -48,6 +46,19 @@ class TensorBuffer:
 
     data: ByteArray  # flat, contiguous
     item_bytes: int  # of one element: 1, 2, 4 or 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSpan:
+    """One record in bytes."""
+
+    num_changed: int  # elements
+    pieces: tuple[BytesLike, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all pieces."""
+        return sum(len(piece) for piece in self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,8 +78,8 @@ def header(base_digest: str) -> bytes:
     return HEADER.pack(MAGIC, bytes.fromhex(base_digest))
 
 
-def encode_tensor(number: int, *, old: TensorBuffer, new: TensorBuffer, digests: bool = True) -> Iterator[BytesLike]:
-    """The records of one tensor, piece by piece; none when nothing changed.
+def encode_tensor(number: int, *, old: TensorBuffer, new: TensorBuffer, digests: bool = True) -> Iterator[EncodedSpan]:
+    """The records of one tensor; none when nothing changed.
 
     Args:
         number: of the tensor, the same on both sides.
@@ -82,7 +93,7 @@ def encode_tensor(number: int, *, old: TensorBuffer, new: TensorBuffer, digests:
         if positions.size > 0:
             digest = blake3(after.data).digest() if digests else bytes(32)
             values = after.view(_DTYPES[new.item_bytes])
-            yield from _record(positions, values, place=(number, index), digest=digest)
+            yield _record(positions, values, place=(number, index), digest=digest)
 
 
 def changed_positions(old: ByteArray, new: ByteArray, *, item_bytes: int) -> Positions:
@@ -151,19 +162,17 @@ def _span(patch: Patch, target: TensorBuffer) -> ByteArray:
     return target.data[first : first + patch.num_elements * target.item_bytes]
 
 
-def _record(positions: Positions, values: Values, *, place: tuple[int, int], digest: bytes) -> Iterator[BytesLike]:
+def _record(positions: Positions, values: Values, *, place: tuple[int, int], digest: bytes) -> EncodedSpan:
     coded = encode_positions(positions)
     size = values.itemsize
     is_whole = len(coded.unary) + len(coded.low) + positions.size * size >= values.nbytes
     num_unary, shift = (0, 0) if is_whole else (len(coded.unary), coded.shift)
     counts = (values.size, positions.size, num_unary, shift)
-    yield RECORD.pack(*place, *counts, _WHOLE if is_whole else _SPARSE, size, digest)
+    head = RECORD.pack(*place, *counts, _WHOLE if is_whole else _SPARSE, size, digest)
     if is_whole:
-        yield values.view(np.uint8).data
-    else:
-        yield coded.unary
-        yield coded.low
-        yield values[positions].view(np.uint8).data
+        return EncodedSpan(num_changed=positions.size, pieces=(head, values.view(np.uint8).data))
+    written = values[positions].view(np.uint8).data
+    return EncodedSpan(num_changed=positions.size, pieces=(head, coded.unary, coded.low, written))
 
 
 def _parse_record(view: memoryview, place: int, *, sizes: Sequence[tuple[int, int]]) -> tuple[Patch, int]:

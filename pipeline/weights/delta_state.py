@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.weights.chunks import ChunkStore
-from pipeline.weights.delta import HEADER, check_patch, encode_tensor, header, parse, write_patch
+from pipeline.weights.delta import HEADER, EncodedSpan, check_patch, encode_tensor, header, parse, write_patch
 from pipeline.weights.files import BytesLike
 from pipeline.weights.manifest import check_manifest
 from pipeline.weights.stream import ChunkWriter, join_chunks
@@ -37,6 +37,7 @@ class EncodedDelta:
 
     chunks: tuple[ChunkRef, ...]
     num_bytes: int
+    num_changed: int  # elements
 
 
 def write_anchor(state: WireState, target: StoreTarget) -> tuple[tuple[ChunkRef, ...], str]:
@@ -61,25 +62,27 @@ def write_delta(
         WeightsError: the states differ in their tensors, or the store is full.
     """
     writer = ChunkWriter(target.store, chunk_bytes=target.chunk_bytes, owner=target.owner)
-    num_bytes = 0
-    for piece in delta_pieces(base, new, base_digest=base_digest):
-        num_bytes += len(piece)
+    num_bytes, num_changed = 0, 0
+    for span in delta_spans(base, new, base_digest=base_digest):
+        num_bytes += span.num_bytes
+        num_changed += span.num_changed
         if num_bytes > limit_bytes + HEADER.size:
             return None
-        writer.write(piece)
+        for piece in span.pieces:
+            writer.write(piece)
     chunks, _ = writer.finish()
-    return EncodedDelta(chunks=chunks, num_bytes=num_bytes)
+    return EncodedDelta(chunks=chunks, num_bytes=num_bytes, num_changed=num_changed)
 
 
-def delta_pieces(base: WireState, new: WireState, *, base_digest: str, digests: bool = True) -> Iterator[BytesLike]:
-    """The delta's bytes, piece by piece, computed as they are taken.
+def delta_spans(base: WireState, new: WireState, *, base_digest: str, digests: bool = True) -> Iterator[EncodedSpan]:
+    """The delta's bytes, header first, computed as they are taken.
 
     Raises:
         WeightsError: the states differ in their tensors.
     """
     if base.entries != new.entries:
         raise WeightsError("a delta joins two states of the same tensors; these differ in names, shapes or dtypes")
-    yield header(base_digest)
+    yield EncodedSpan(num_changed=0, pieces=(header(base_digest),))
     for number, (old, now) in enumerate(zip(base.buffers, new.buffers, strict=True)):
         yield from encode_tensor(number, old=old, new=now, digests=digests)
 

@@ -161,6 +161,7 @@ class RolloutStage:
             model=self._setup.model,
             max_sequences=self._settings.max_sequences,
             num_threads=self._settings.threads,
+            vllm=self._settings.vllm,
         )
         return open_backend(self._settings.engine, settings)
 
