@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pipeline.engines.base import Engine, StateTensor
@@ -42,7 +42,7 @@ class BackendSettings:
     model: ModelSettings
     max_sequences: int  # held at once
     num_threads: int  # for the engine's own computation
-    vllm: VllmSettings = VllmSettings()
+    vllm: VllmSettings = field(default_factory=VllmSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ def open_backend(name: str, settings: BackendSettings) -> Backend:
     """Open a backend.
 
     Args:
-        name: "torch", "vllm", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a callable
-            that takes `BackendSettings` and gives a `Backend`.
+        name: "torch", "vllm", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a
+            callable that takes `BackendSettings` and gives a `Backend`.
 
     Raises:
         PluginError: nothing of that name, or it gives no `Backend`.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,37 +23,14 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from pipeline.engines.vllm import plugin
+from pipeline.engines.vllm.exchange import EndedRequest, NewRequest
 from pipeline.engines.vllm.settings import VllmSettings
 from schemas.errors import EngineError
-from schemas.records import SamplingParams
 
 # vLLM passes errors of its core on as bare exceptions with a text.
 VllmErrors: tuple[type[BaseException], ...] = (Exception,)
+_CLOSE_LIMIT_S = 3.0
 _START_ERRORS = (OSError, ValueError, RuntimeError, TypeError, ImportError, KeyError, AttributeError, AssertionError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRequest:
-    """One sequence to generate."""
-
-    key: str  # unique for the life of this vLLM
-    prompt_tokens: list[int]
-    sampling: SamplingParams
-    max_tokens: int
-    seed: int  # 0 to 2**63 - 1
-    stop_token_ids: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndedRequest:
-    """What became of it."""
-
-    key: str
-    tokens: list[int]
-    logprobs: list[float]
-    versions: list[tuple[str, int]]  # label and number of tokens, in order
-    finish_reason: str  # vLLM's: stop, length, abort, error
-    num_cached_tokens: int  # prompt tokens that came from the prefix cache
 
 
 class _Span(Protocol):
@@ -140,7 +116,7 @@ class Client:
 
     def close(self) -> None:
         """End vLLM's processes."""
-        self._llm.shutdown(timeout=0)
+        self._llm.shutdown(timeout=_CLOSE_LIMIT_S)
 
 
 async def open_client(
@@ -180,7 +156,7 @@ async def open_client(
     except _START_ERRORS as error:
         raise EngineError(
             f"vLLM cannot serve {model_dir}: {type(error).__name__}: {error}",
-            hint="its log says more (rollout.vllm.log_level); on CPU it takes head sizes 32, 64, 80, 96, 112, 128 and up",
+            hint="its log says more (rollout.vllm.log_level); on CPU head sizes are 32, 64, 80, 96, 112, 128 and up",
         ) from error
     return Client(llm, settings=settings)
 
@@ -234,4 +210,3 @@ def _ended(key: str, output: _Output) -> EndedRequest:
         finish_reason=completion.finish_reason,
         num_cached_tokens=0 if num_cached is None else num_cached,
     )
-

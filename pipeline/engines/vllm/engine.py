@@ -10,6 +10,7 @@ Failure: `EngineError`. A vLLM that died, or hangs in a load, is started anew by
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -17,9 +18,8 @@ from pipeline.engines.base import EngineState, Generation, GenerationRequest, Pr
 from pipeline.engines.checks import check_ready, check_requests, check_state
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.randomness import stream_starts
-from pipeline.engines.vllm.client import EndedRequest, NewRequest
+from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapRefused, VllmHost
 from pipeline.engines.vllm.facts import ModelFacts
-from pipeline.engines.vllm.host import Host, SwapRefused
 from pipeline.engines.vllm.results import generations, not_begun
 from pipeline.engines.vllm.sealed import SealedState, plain_arrays, seal
 from pipeline.engines.vllm.settings import VllmSettings
@@ -43,7 +43,7 @@ class VllmEngine:
         self,
         facts: ModelFacts,
         *,
-        start_host: Callable[[], Host],
+        start_host: Callable[[], VllmHost],
         settings: VllmSettings,
         max_sequences: int,
     ) -> None:
@@ -55,7 +55,7 @@ class VllmEngine:
         self._version: Version | None = None
         self._state = EngineState.COLD
         self._closed = False
-        self._serial = 0
+        self._prefix, self._serial = secrets.token_hex(4), 0  # of keys; unique in this vLLM
         self._held: dict[str, GenerationRequest] = {}  # by key: handed over
         self._waiting: list[GenerationRequest] = []
         self._aborted: list[GenerationRequest] = []
@@ -86,9 +86,7 @@ class VllmEngine:
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`."""
         facts = self._facts
-        return encode_group(
-            facts.tokenizer, group, context_tokens=facts.context_tokens, vocab_size=facts.vocab_size
-        )
+        return encode_group(facts.tokenizer, group, context_tokens=facts.context_tokens, vocab_size=facts.vocab_size)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """See `base.Engine.submit`."""
@@ -177,7 +175,7 @@ class VllmEngine:
         handed: list[NewRequest] = []
         for request, seed in zip(self._waiting, seeds, strict=True):
             self._serial += 1
-            key = str(self._serial)
+            key = f"{self._prefix}-{self._serial}"
             self._held[key] = request
             handed.append(self._new_request(request, key=key, seed=seed))
         self._waiting = []
@@ -256,4 +254,3 @@ class VllmEngine:
     def _forget(self) -> None:
         self._held.clear()
         self._waiting, self._aborted = [], []
-

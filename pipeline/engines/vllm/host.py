@@ -12,7 +12,6 @@ Failure: `EngineError`; `SwapRefused`, `SwapBroken` for a swap.
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
@@ -21,22 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.engines.vllm.client import Client, EndedRequest, NewRequest, VllmErrors, open_client
-from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.engines.vllm.client import Client, VllmErrors, open_client
+from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapBroken, SwapRefused
 from pipeline.engines.vllm.plugin import BROKEN, REFUSED
+from pipeline.engines.vllm.settings import VllmSettings
 from schemas.errors import EngineError
 
 T = TypeVar("T")
 
 _CLOSE_LIMIT_S = 10.0
-
-
-class SwapRefused(EngineError):
-    """Nothing was changed; the old weights are still served."""
-
-
-class SwapBroken(EngineError):
-    """The weights may be a mix; generation stays paused until a whole load."""
 
 
 class _Late(EngineError):
@@ -202,7 +194,7 @@ class Host:
     async def _guard(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except (EngineError, *VllmErrors) as error:
+        except VllmErrors as error:
             self._fail(f"vLLM failed: {type(error).__name__}: {error}")
 
     def _fail(self, message: str) -> None:

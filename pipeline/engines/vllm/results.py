@@ -23,7 +23,7 @@ from pipeline.engines.base import (
     GenerationRequest,
 )
 from pipeline.engines.endings import Endings, find_stop
-from pipeline.engines.vllm.client import EndedRequest
+from pipeline.engines.vllm.exchange import EndedRequest
 from schemas.errors import EngineError
 from schemas.records import Version, VersionRun
 

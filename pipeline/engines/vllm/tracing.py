@@ -50,7 +50,9 @@ def trace(
             lost.append(name)
     bare = sorted(wanted - set(found))
     if lost or bare:
-        raise TraceError(f"published and not in the engine: {_some(lost)}; in the engine and not published: {_some(bare)}")
+        raise TraceError(
+            f"published and not in the engine: {_some(lost)}; in the engine and not published: {_some(bare)}"
+        )
     return {name: tuple(part for _, part in sorted(parts)) for name, parts in found.items()}
 
 

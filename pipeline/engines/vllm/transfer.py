@@ -33,7 +33,6 @@ from pipeline.engines.vllm.tracing import Placed, TraceError, trace
 from pipeline.engines.vllm.verifying import Loaded, VerifyError, verify
 
 
-
 class _Mapper(Protocol):
     def _map_name_with_shard(self, key: str) -> Placed: ...
 
@@ -108,7 +107,7 @@ class SealedFileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
         initialize_layerwise_reload(self.model)
         try:
             taken = cast(_Loads, self.model).load_weights(iter(published.items()))
-        except Exception as error:  # noqa: BLE001 - whatever a model's loader raises, the model may be a mix now
+        except Exception as error:
             raise _LoadError(f"vLLM's loader failed: {type(error).__name__}: {error}") from error
         finally:
             finalize_layerwise_reload(self.model, self.model_config)
@@ -126,7 +125,7 @@ def _repack_tied(model: nn.Module) -> None:
     """A module that shares another one's weight loads nothing, so its repacked copy would stay that of the old one."""
     owned: set[int] = set()
     for module in model.modules():
-        weight = module._parameters.get("weight")  # noqa: SLF001 - `module.weight` may be anything
+        weight = module._parameters.get("weight")
         if weight is None:
             continue
         if id(weight) in owned and hasattr(module, "cpu_linear"):
@@ -153,7 +152,7 @@ def _trace(model: nn.Module, published: Mapping[str, Tensor], *, ties: Mapping[s
     mapper = cast("_Mapper | None", getattr(model, "hf_to_vllm_mapper", None))
 
     def place(name: str) -> Placed:
-        return (name, None) if mapper is None else mapper._map_name_with_shard(name)  # noqa: SLF001 - its only form
+        return (name, None) if mapper is None else mapper._map_name_with_shard(name)
 
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     packed = cast("Mapping[str, list[str]]", getattr(model, "packed_modules_mapping", {}))
