@@ -41,7 +41,7 @@ from schemas.records import Version
 from topics.clock import Deadline
 
 PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
-SHORT_STAGING_S = 0.05  # a version encoded within this goes out before the next step begins
+SHORT_STAGING_S = 0.1  # a version encoded within this goes out before anything else is done
 _PENDING_POLL_S = 0.02  # longest wait for data while a version is being encoded: how late it may go out
 
 
@@ -197,7 +197,6 @@ class LearnerLoop:
 
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
-        self._write_pending(wait_s=SHORT_STAGING_S)
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
             stats = parts.trainer.step(batch, meanwhile=self._between)  # (b)
@@ -208,8 +207,7 @@ class LearnerLoop:
         drafts = parts.assembler.take_outcomes()
         self._step = batch.step
         self._pending = PendingStep(batch=batch, stats=stats, drafts=drafts, state=self._state())
-        if self._checkpoint_is_due:
-            self._write_pending(wait_s=None)
+        self._write_pending(wait_s=None if self._checkpoint_is_due else SHORT_STAGING_S)
 
     def _between(self, weights_change: bool) -> None:
         """Between micro-batches: write the step before as soon as it can be; it must be before the weights change."""
