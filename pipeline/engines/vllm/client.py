@@ -64,7 +64,7 @@ class Client:
 
     def __init__(self, llm: AsyncLLM, *, settings: VllmSettings) -> None:
         self._llm = llm
-        self._settings = settings
+        self.on_swap = settings.on_swap
 
     @property
     def dead(self) -> bool:
@@ -98,8 +98,8 @@ class Client:
         The core is asked directly: `AsyncLLM.pause_generation` adds 20 ms to order outputs, which stamps do not need.
         """
         core = cast(_Core, self._llm.engine_core)
-        mode = "abort" if self._settings.on_swap == "abort" else "keep"
-        await core.pause_scheduler_async(mode=mode, clear_cache=self._settings.on_swap != "keep")
+        mode = "abort" if self.on_swap == "abort" else "keep"
+        await core.pause_scheduler_async(mode=mode, clear_cache=self.on_swap != "keep")
 
     async def start_update(self) -> None:
         """Begin a weight update."""

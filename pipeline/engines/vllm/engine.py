@@ -134,21 +134,22 @@ class VllmEngine:
             self._host.abort(keys)
 
     def load(self, version: Version, state: Mapping[str, StateTensor]) -> None:
-        """See `base.Engine.load`. A `SealedState` is loaded as it is; anything else is sealed first.
+        """See `base.Engine.load`; vLLM generates on until the state is staged.
 
         What becomes of requests in flight is the setting `on_swap`.
         """
         if self._closed:
             raise EngineError("the engine is closed and takes no more weights")
+        if self._host.dead:
+            self._start_again()
         before, self._state = self._state, EngineState.STAGING
         try:
             check_state(self._facts.weights, state, ties=self._facts.ties)
-            staged = state if isinstance(state, SealedState) else self._seal(state, version=version)
-            self._state = EngineState.VERIFIED
-            self._start_again_if_dead()
+            staged = self._seal(state, version=version)
         except EngineError:
             self._state = before
             raise
+        self._state = EngineState.VERIFIED
         self._labels[str(version)] = version
         try:
             self._swap(staged, version=version)
@@ -233,10 +234,8 @@ class VllmEngine:
             return False
         return True
 
-    def _start_again_if_dead(self) -> None:
-        """Start another vLLM when this one died; what it held begins anew there, with the version to be loaded."""
-        if not self._host.dead:
-            return
+    def _start_again(self) -> None:
+        """Start another vLLM in place of a dead one, cold; what that one held begins anew there."""
         self._state, self._version = EngineState.COLD, None
         with suppress(EngineError):
             self._host.close()

@@ -58,7 +58,9 @@ class Host:
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._client: Client | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.lease_s = settings.vllm.pause_lease_s
         self._salt = 0
+        self._mixed = False  # the weights may be a mix: only a whole load ends the pause
         self.failure: EngineError | None = None  # set once nothing more will come
 
     def start(self) -> None:
@@ -102,10 +104,9 @@ class Host:
             SwapRefused: nothing was changed, generation goes on.
             SwapBroken: the weights may be a mix; generation is paused until a whole load.
         """
-        lease_s = self._settings.vllm.pause_lease_s
         update: dict[str, object] = {"path": path, "ties": dict(ties), "verify": self._settings.vllm.verify}
         # The coroutine keeps its own time, so the pause ends even when this thread is gone.
-        self.call(self._swap(update, label=label), limit_s=2 * lease_s + _CLOSE_LIMIT_S, what="the swap")
+        self.call(self._swap(update, label=label), limit_s=2 * self.lease_s + _CLOSE_LIMIT_S, what="the swap")
 
     def close(self) -> None:
         """End vLLM and its thread; a second call does nothing."""
@@ -204,13 +205,14 @@ class Host:
 
     async def _swap(self, update: dict[str, object], *, label: str) -> None:
         client = self.client
-        ends_s = self._loop.time() + self._settings.vllm.pause_lease_s  # of the lease
+        ends_s = self._loop.time() + self.lease_s  # of the lease
         try:
             await self._until(ends_s, client.pause(), what="the pause")
             await self._until(ends_s, client.start_update(), what="the start of the update")
         except EngineError as error:
-            await self._resume()
+            await self._resume_unless_mixed()
             raise SwapRefused(f"{error.message}; the old version is still served", hint=error.hint) from error
+        was_mixed, self._mixed = self._mixed, True
         try:
             await self._until(ends_s, client.update(update, label=label), what="the update")
         except _Late as error:  # it may still be at it, so nothing can be loaded over it either
@@ -218,16 +220,20 @@ class Host:
             raise SwapBroken(f"the load did not end: {error.message}") from error
         except EngineError as error:
             if REFUSED in error.message:
-                await self._resume()
+                self._mixed = was_mixed
+                await self._resume_unless_mixed()
                 reason = error.message.partition(REFUSED)[2]
                 raise SwapRefused(f"vLLM refused the weights: {reason}; the old version is still served") from error
             reason = error.message.partition(BROKEN)[2] or error.message
             raise SwapBroken(f"the load failed half-way: {reason}") from error
         self._salt += 1
-        await self._resume()
+        self._mixed = False
+        await self._resume_unless_mixed()
 
-    async def _resume(self) -> None:
-        ends_s = self._loop.time() + self._settings.vllm.pause_lease_s
+    async def _resume_unless_mixed(self) -> None:
+        if self._mixed:
+            return
+        ends_s = self._loop.time() + self.lease_s
         await self._until(ends_s, self.client.resume(), what="the resume")
 
     async def _until(self, ends_s: float, call: Awaitable[None], *, what: str) -> None:
@@ -235,7 +241,6 @@ class Host:
             async with asyncio.timeout_at(ends_s):
                 await call
         except TimeoutError as error:
-            limit_s = self._settings.vllm.pause_lease_s
-            raise _Late(f"{what} was not done when the lease of the pause, {limit_s:g} s, ended") from error
+            raise _Late(f"{what} was not done when the lease of the pause, {self.lease_s:g} s, ended") from error
         except VllmErrors as error:
             raise EngineError(f"{what} failed: {error}") from error

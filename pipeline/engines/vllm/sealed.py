@@ -2,7 +2,7 @@
 
 Role: how a verified state reaches vLLM's worker process: by a path, never by pickle.
 Data in: tensors by name; data out: a memfd (memfd_create(2)) in safetensors format
-(https://github.com/huggingface/safetensors#format), its path, and each tensor's shape and dtype.
+(https://github.com/huggingface/safetensors#format) and its path.
 Invariants: the file is sealed (fcntl(2), F_ADD_SEALS) before its path is given away, so what was verified is what is
 read; it has no name in any folder, so a killed process leaves nothing behind.
 Failure: `EngineError` when there is no memory for it.
@@ -21,22 +21,18 @@ import torch
 
 from pipeline.engines.base import StateTensor
 from pipeline.weights.arrays import Array, pieces, wire_dtype_of
-from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.dtypes import tensor_num_bytes
-from pipeline.weights.state import decode_state
 from schemas.errors import EngineError
-from schemas.records import Manifest
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _ALIGN_BYTES = 8
 
 
-class SealedState(Mapping[str, StateTensor]):
-    """Names with shapes and dtypes (meta tensors) over a sealed file; freed with `close` or with the process."""
+class SealedState:
+    """A sealed file; its memory is freed with `close` or with the process."""
 
-    def __init__(self, fd: int, *, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._tensors = tensors
         self._release = weakref.finalize(self, os.close, fd)
 
     @property
@@ -47,15 +43,6 @@ class SealedState(Mapping[str, StateTensor]):
     def close(self) -> None:
         """Give the memory back; a second call does nothing."""
         self._release()
-
-    def __getitem__(self, name: str) -> StateTensor:
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
 
 def seal(state: Mapping[str, Array], *, name: str) -> SealedState:
@@ -79,27 +66,7 @@ def seal(state: Mapping[str, Array], *, name: str) -> SealedState:
             f"version {name} cannot be staged in memory: {error.strerror}; the old version is still served",
             hint="give the process more memory; one copy of the weights is staged beside the one served",
         ) from error
-    return SealedState(fd, tensors={key: _shadow(value) for key, value in own.items()})
-
-
-def decode_sealed(manifest: Manifest, store: ChunkStore) -> SealedState:
-    """The state a manifest names, verified, in a sealed file: what the caller stages while the engine generates.
-
-    Raises:
-        WeightsError: as `decode_state`.
-        EngineError: no memory.
-    """
-    state = decode_state(manifest, store)
-    own = {entry.name: state[entry.name] for entry in manifest.tensors if entry.tied_to is None}
-    return seal(own, name=str(manifest.version))
-
-
-def is_sealed(fd: int) -> bool:
-    """Whether an open file can no longer be changed by anyone."""
-    try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
-    except OSError:  # not a memfd
-        return False
+    return SealedState(fd)
 
 
 def plain_arrays(state: Mapping[str, StateTensor]) -> dict[str, Array]:
@@ -131,8 +98,3 @@ def _content(own: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
     yield packed
     for name, tensor in own.items():
         yield from pieces(tensor, dtype=dtypes[name])
-
-
-def _shadow(value: Array) -> torch.Tensor:
-    tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(value[..., :0].copy())
-    return torch.empty(tuple(value.shape), dtype=tensor.dtype, device="meta")
