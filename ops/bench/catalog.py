@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.bench.codec import bench_codec
+from ops.bench.deltas import bench_deltas
 from ops.bench.ingest import IngestSize, bench_ingest
 from ops.bench.result import BenchResult
 
@@ -30,10 +31,18 @@ def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
 
+def _deltas(request: BenchRequest) -> BenchResult:
+    return bench_deltas(quick=request.quick)
+
+
 def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
     )
 
 
-BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {"codec": _codec, "ingest": _ingest}
+BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
+    "codec": _codec,
+    "ingest": _ingest,
+    "deltas": _deltas,
+}

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from pipeline.weights.arrays import (
     Array,
     NumpyArray,
@@ -88,6 +90,20 @@ def decode_arrays(manifest: Manifest, store: ChunkStore) -> dict[str, NumpyArray
         WeightsError: as `decode_state`, and for a dtype numpy does not have (BF16, F8).
     """
     return _decode(manifest, store=store, allocate=new_array)
+
+
+def decode_raw(manifest: Manifest, store: ChunkStore) -> dict[str, NumpyArray]:
+    """As `decode_state`, as flat bytes of any dtype, without torch.
+
+    Raises:
+        WeightsError: as `decode_state`.
+    """
+    return _decode(manifest, store=store, allocate=_new_bytes)
+
+
+def _new_bytes(entry: TensorEntry) -> tuple[NumpyArray, memoryview]:
+    array = np.empty(entry.num_bytes, np.uint8)
+    return array, array.data
 
 
 def _decode(
