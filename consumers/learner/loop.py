@@ -28,7 +28,7 @@ from consumers.learner.cloning import Demonstrations
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
-from consumers.learner.pending import PendingStep, report_step
+from consumers.learner.pending import PendingStep, report_staged, report_step
 from consumers.learner.publisher import Publisher
 from consumers.learner.recovery import Recovered, snapshot_of
 from consumers.learner.settings import LearnerSettings
@@ -149,6 +149,7 @@ class LearnerLoop:
         self._noted = self._state()
         self._checkpoint()
         self._announce()
+        report_staged(self._context, staged)
         self._parts.upstream.reset()
 
     def _has_peer(self) -> bool:
