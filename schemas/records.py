@@ -236,7 +236,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkRef:
-    """A content-addressed piece: of the canonical byte stream (all tensors, in order, without padding), or of a delta."""
+    """A content-addressed piece of the canonical byte stream (all tensors, in order, unpadded), or of a delta."""
 
     digest: str  # blake3, 64 hex digits
     num_bytes: int

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.bench.codec import bench_codec
-from ops.bench.deltas import bench_deltas
 from ops.bench.ingest import IngestSize, bench_ingest
 from ops.bench.result import BenchResult
 
@@ -32,6 +31,8 @@ def _codec(request: BenchRequest) -> BenchResult:
 
 
 def _deltas(request: BenchRequest) -> BenchResult:
+    from ops.bench.deltas import bench_deltas  # noqa: PLC0415 - needs torch, which the others do without
+
     return bench_deltas(quick=request.quick)
 
 

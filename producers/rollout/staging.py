@@ -51,7 +51,7 @@ class _Trip:
     ) -> None:
         self.target = target
         self.cancel = cancel
-        self.deadline = Deadline.after(limit_s)
+        self.limit_s = limit_s
         self._published = published
 
     def route(self, held_digest: str | None) -> Route:
@@ -100,7 +100,8 @@ class Staging:
         """
         self.cancel()
         cancel = threading.Event()
-        future = self._pool.submit(self._stage, manifest, dict(published), cancel)
+        trip = _Trip(target=manifest, published=dict(published), cancel=cancel, limit_s=self._settings.fetch_deadline_s)
+        future = self._pool.submit(self._stage, trip)
         self._running = (manifest.version, future, cancel)
 
     def cancel(self) -> None:
@@ -122,14 +123,13 @@ class Staging:
         self.cancel()
         self._pool.shutdown(wait=True)
 
-    def _stage(self, manifest: Manifest, published: Mapping[Version, Manifest], cancel: threading.Event) -> Staged:
-        trip = _Trip(target=manifest, published=published, cancel=cancel, limit_s=self._settings.fetch_deadline_s)
+    def _stage(self, trip: _Trip) -> Staged:
         try:
             staged = self._travel(trip)
         except RlweaveError as error:
-            return Staged(manifest=manifest, error=error)
+            return Staged(manifest=trip.target, error=error)
         self._by_anchor = False
-        self._let_go(keep=manifest.version)
+        self._let_go(keep=trip.target.version)
         return staged
 
     def _travel(self, trip: _Trip) -> Staged:
@@ -150,12 +150,13 @@ class Staging:
 
     def _follow(self, route: Route, trip: _Trip) -> Staged:
         """Fetch all of a route, then put the version together."""
+        deadline = Deadline.after(trip.limit_s)
         results = [
             fetch(
                 part,
                 store=self._store,
                 token=self._token,
-                deadline=trip.deadline,
+                deadline=deadline,
                 extra_peers=self._directory.peers().peers,
                 parallel=self._settings.parallel_fetches,
                 options=FetchOptions(owner=_owner(trip.target.version)),
