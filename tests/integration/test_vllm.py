@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -30,13 +31,16 @@ from tests.engines import NEEDS_VLLM, SharedVllm, random_state, step_state
 from topics.clock import Deadline
 
 pytestmark = NEEDS_VLLM
+if TYPE_CHECKING:
+    from pipeline.engines.vllm.engine import VllmEngine
+
 LIMIT_S = 60.0
 AGREES = 1e-3  # mean absolute difference of log-probabilities
 PROMPT = (5, 9, 14, 21)
 
 
 @pytest.fixture
-def engine(shared_vllm: SharedVllm) -> Iterator[Engine]:
+def engine(shared_vllm: SharedVllm) -> Iterator[VllmEngine]:
     made = shared_vllm.engine()
     yield made
     made.close()
@@ -89,9 +93,7 @@ def differences(model: PreTrainedModel, done: list[Generation], *, prompt: tuple
     return found
 
 
-def test_swaps_at_random_moments_under_load(
-    engine: Engine, shared_vllm: SharedVllm, record_property: pytest.RecordProperty
-) -> None:
+def test_swaps_at_random_moments_under_load(engine: Engine, shared_vllm: SharedVllm) -> None:
     """64 requests in flight: none lost, no token with a wrong version, a pause not much longer than the load."""
     draw = random.Random(37)
     states = {step: step_state(shared_vllm.weights, step) for step in range(4, 60)}
@@ -124,7 +126,6 @@ def test_swaps_at_random_moments_under_load(
     assert wrong == 0
     assert sum(len(each.version_runs) > 1 for each in done) > 50
     p50, p95 = (statistics.quantiles(busy_s, n=20)[at] * 1e3 for at in (9, 18))
-    record_property("swap_ms", f"idle p50 {statistics.median(idle_s) * 1e3:.1f}, busy p50 {p50:.1f} p95 {p95:.1f}")
     print(f"swap: idle p50 {statistics.median(idle_s) * 1e3:.1f} ms; 64 in flight p50 {p50:.1f} p95 {p95:.1f} ms")
 
 
@@ -137,32 +138,34 @@ def test_agrees_with_the_learners_model_before_and_after_20_swaps(engine: Engine
             found = differences(model_with(shared_vllm.folder, state), run_out(engine))
             print(f"after {step} swaps: mean {np.mean(found):.2e}, max {max(found):.2e}")
             assert np.mean(found) <= AGREES
+    noise = torch.Generator().manual_seed(5)
     for name in state:  # the check sees one tensor that is a little off
-        wrong = {**state, name: state[name] * 1.5}
+        wrong = {**state, name: state[name] + torch.randn(state[name].shape, generator=noise)}
         engine.load(version(30), wrong)
         engine.submit([request(str(index), seed=index) for index in range(32)])
         assert np.mean(differences(model_with(shared_vllm.folder, state), run_out(engine))) > AGREES, name
 
 
-def test_the_prefix_cache_never_outlives_its_weights(engine: Engine, shared_vllm: SharedVllm) -> None:
+def test_the_prefix_cache_never_outlives_its_weights(engine: VllmEngine, shared_vllm: SharedVllm) -> None:
     """Row 34: the same long prompts before and after a swap."""
     prompt = tuple(4 + index % 50 for index in range(300))
-    cached = lambda: engine.num_cached_tokens  # type: ignore[attr-defined]  # noqa: E731
     for step in (1, 2, 1, 2):
         state = random_state(shared_vllm.weights, seed=step)
         engine.load(Version(lineage=step, step=step), state)
-        before = cached()
+        before = engine.num_cached_tokens
         engine.submit([request("first", prompt=prompt)])
         first = run_out(engine)
-        assert cached() == before, "tokens of other weights were read from the cache"
+        assert engine.num_cached_tokens == before, "tokens of other weights were read from the cache"
         engine.submit([request(str(index), prompt=prompt, seed=index) for index in range(4)])
         more = run_out(engine)
-        assert cached() - before == 4 * 256, "the cache works within a version"
+        assert engine.num_cached_tokens - before == 4 * 256, "the cache works within a version"
         assert np.mean(differences(model_with(shared_vllm.folder, state), first + more, prompt=prompt)) <= AGREES
 
 
 @pytest.mark.parametrize("on_swap", ["keep", "recompute", "abort"])
-def test_requests_in_flight_at_a_swap(engine: Engine, shared_vllm: SharedVllm, on_swap: str) -> None:
+def test_requests_in_flight_at_a_swap(
+    engine: Engine, shared_vllm: SharedVllm, on_swap: Literal["keep", "recompute", "abort"]
+) -> None:
     old, new = (random_state(shared_vllm.weights, seed=seed) for seed in (1, 2))
     client = shared_vllm.host.client
     client.on_swap = on_swap
@@ -170,9 +173,9 @@ def test_requests_in_flight_at_a_swap(engine: Engine, shared_vllm: SharedVllm, o
         engine.load(version(1), old)
         sampling = SamplingParams(max_tokens=400)
         engine.submit([request(str(index), sampling=sampling, seed=index) for index in range(32)])
-        engine.step()
+        done = engine.step()
         engine.load(version(2), new)
-        done = run_out(engine)
+        done += run_out(engine)
     finally:
         client.on_swap = "keep"
     assert len(done) == 32
@@ -318,7 +321,7 @@ def test_what_the_worker_refuses_changes_nothing(
         patch.setattr("pipeline.engines.vllm.engine.check_state", lambda *args, **kwargs: None)
         wrong = step_state(shared_vllm.weights, 6)
         wrong["model.layers.0.self_attn.k_projection.weight"] = wrong.pop("model.layers.0.self_attn.k_proj.weight")
-        with pytest.raises(EngineError, match="k_projection.*old version is still served"):
+        with pytest.raises(EngineError, match=r"k_projection.*old version is still served"):
             engine.load(version(6), wrong)
     engine.submit([request("after")])
     (done,) = run_out(engine)
@@ -327,6 +330,7 @@ def test_what_the_worker_refuses_changes_nothing(
 
 def test_a_tied_model_and_a_killed_vllm(tmp_path: Path) -> None:
     """Rows 37 and 40: a vLLM that was killed is started again, cold, and serves nothing before a version is loaded."""
+    others = set(children_of(os.getpid()))
     vllm = SharedVllm(tmp_path, tied=True)
     made = vllm.engine()
     try:
@@ -337,17 +341,18 @@ def test_a_tied_model_and_a_killed_vllm(tmp_path: Path) -> None:
             assert np.mean(differences(model_with(tmp_path, state), run_out(made))) <= AGREES
     finally:
         made.close()
-    _kill_and_load(vllm)
+    _kill_and_load(vllm, others=others)
     vllm.close()
 
 
-def _kill_and_load(vllm: SharedVllm) -> None:
+def _kill_and_load(vllm: SharedVllm, *, others: set[int]) -> None:
     made = vllm.owner()
     state = random_state(vllm.weights, seed=9)
     made.load(version(9), state)
     made.submit([request(str(index), sampling=SamplingParams(max_tokens=400)) for index in range(8)])
     made.step()
-    (core,) = [pid for pid, line in children_of(os.getpid()).items() if "EngineCore" in line or "spawn_main" in line]
+    lines = children_of(os.getpid())
+    (core,) = [pid for pid, line in lines.items() if "EngineCore" in line and pid not in others]
     os.kill(core, signal.SIGKILL)
     with pytest.raises(EngineError, match="requests are lost"):
         run_out(made)

@@ -102,8 +102,12 @@ class Client:
         await core.pause_scheduler_async(mode=mode, clear_cache=self.on_swap != "keep")
 
     async def start_update(self) -> None:
-        """Begin a weight update."""
-        await self._llm.start_weight_update()
+        """Begin a weight update; one that was given up before is the same as a new one, since it did nothing yet."""
+        try:
+            await self._llm.start_weight_update()
+        except VllmErrors as error:
+            if "already active" not in str(error):
+                raise
 
     async def update(self, info: dict[str, object], *, label: str) -> None:
         """Load one whole state and stamp `label` on every later token."""

@@ -69,6 +69,14 @@ def seal(state: Mapping[str, Array], *, name: str) -> SealedState:
     return SealedState(fd)
 
 
+def is_sealed(fd: int) -> bool:
+    """Whether an open file can no longer be changed by anyone."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:  # not a memfd
+        return False
+
+
 def plain_arrays(state: Mapping[str, StateTensor]) -> dict[str, Array]:
     """A state whose values are numpy arrays or torch tensors.
 
