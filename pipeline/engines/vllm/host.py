@@ -60,6 +60,7 @@ class Host:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.lease_s = settings.vllm.pause_lease_s
         self._salt = 0
+        self.pause_s = 0.0  # how long generation stood still in the last swap
         self._mixed = False  # the weights may be a mix: only a whole load ends the pause
         self.failure: EngineError | None = None  # set once nothing more will come
 
@@ -208,6 +209,7 @@ class Host:
         ends_s = self._loop.time() + self.lease_s  # of the lease
         try:
             await self._until(ends_s, client.pause(), what="the pause")
+            paused_s = self._loop.time()
             await self._until(ends_s, client.start_update(), what="the start of the update")
         except EngineError as error:
             await self._resume_unless_mixed()
@@ -229,6 +231,7 @@ class Host:
         self._salt += 1
         self._mixed = False
         await self._resume_unless_mixed()
+        self.pause_s = self._loop.time() - paused_s
 
     async def _resume_unless_mixed(self) -> None:
         if self._mixed:
