@@ -1,13 +1,15 @@
 """A live loop of learner and engines on deltas: bf16 on the wire, a learning rate of RL, fifty versions.
 
-One thread turns a real learner, real torch engines and a real peer; prompts and rewards are written by hand. One engine
-is there all the time, one is killed at version 20 and comes back at 25, one joins at version 30.
+A real learner, real torch engines, each on a thread of its own, and a real peer; prompts and rewards are written by
+hand. One engine is there all the time, one is killed at version 20 and comes back at 25, one joins at version 30.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,14 +45,41 @@ HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 DTYPE: Literal["bfloat16"] = "bfloat16"
 
 
+class Turning:
+    """A rollout producer on its thread: members of one consumer group must not wait for each other."""
+
+    def __init__(self, stage: RolloutStage, backend: Backend) -> None:
+        self.backend = backend
+        self._stage = stage
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._done = self._pool.submit(self._turn)
+
+    def check(self) -> None:
+        """Raises what the stage raised."""
+        if self._done.done():
+            self._done.result()
+
+    def stop(self) -> None:
+        """It writes and acknowledges nothing more."""
+        self._stop.set()
+        self._pool.shutdown(wait=True)
+        self._stage.stop(deadline=Deadline.after(10))
+
+    def _turn(self) -> None:
+        self._stage.start(deadline=Deadline.after(30))
+        while not self._stop.is_set():
+            self._stage.turn()
+
+
 @dataclass
 class Loop:
-    """All stages of a run in one thread."""
+    """All stages of a run."""
 
     log: Log
     folder: Path
     model: Path
-    engines: list[tuple[RolloutStage, Backend]] = field(default_factory=list)
+    engines: list[Turning] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run = RunSettings(
@@ -87,7 +116,7 @@ class Loop:
     def reader(self, topic: Topic) -> Reader:
         return self.log.reader(ReaderSettings(topics=(topic,)), hooks=HOOKS)
 
-    def join(self, slot: int) -> tuple[RolloutStage, Backend]:
+    def join(self, slot: int) -> Turning:
         """An engine from nothing but what its slot's folder has."""
         settings = BackendSettings(model=ModelSettings(path=self.model, dtype=DTYPE), max_sequences=16, num_threads=1)
         backend = torch_backend(settings)
@@ -99,14 +128,13 @@ class Loop:
             backend=backend,
         )
         stage = RolloutStage(make_context(self.log, run=self.run, stage="rollout", instance=f"engine-{slot}"), setup)
-        stage.start(deadline=Deadline.after(30))
-        self.engines.append((stage, backend))
-        return stage, backend
+        self.engines.append(Turning(stage, backend))
+        return self.engines[-1]
 
-    def kill(self, engine: tuple[RolloutStage, Backend]) -> None:
-        """It writes and acknowledges nothing more; a group member that vanishes would cost the test a session."""
+    def kill(self, engine: Turning) -> None:
+        """A group member that vanishes without leaving would cost the test a session."""
         self.engines.remove(engine)
-        engine[0].stop(deadline=Deadline.after(10))
+        engine.stop()
 
     def turn(self) -> None:
         """Everything once; one more prompt than steps is always open."""
@@ -116,10 +144,9 @@ class Loop:
             self.num_prompts += 1
         if not self.learner.finished:
             self.learner.turn()
-        for stage, _ in self.engines:
-            stage.turn()
-        now = Deadline.after(0.0)
-        for envelope in self.samples.poll(100, deadline=now):
+        for engine in self.engines:
+            engine.check()
+        for envelope in self.samples.poll(100, deadline=Deadline.after(0.01)):
             if isinstance(envelope.record, Sample):
                 self.writer.write(REWARDS, self.reward(envelope.record, offset=envelope.offset))
         self.writer.flush(deadline=Deadline.after(10))
@@ -135,7 +162,7 @@ class Loop:
 
     def until_all_serve(self, version: Version) -> None:
         deadline = Deadline.after(60)
-        while any(backend.engine.version != version for _, backend in self.engines):
+        while any(engine.backend.engine.version != version for engine in self.engines):
             deadline.check(f"every engine to serve {version}")
             self.turn()
 
@@ -182,8 +209,8 @@ class Loop:
         return found
 
     def close(self) -> None:
-        for stage, _ in self.engines:
-            stage.stop(deadline=Deadline.after(10))
+        for engine in self.engines:
+            engine.stop()
         self.learner.stop(deadline=Deadline.after(10))
         self.peer.stop()
 
@@ -227,7 +254,7 @@ def test_fifty_versions(loop: Loop) -> None:
     loop.until_step(NUM_STEPS)
     last = loop.manifests[Version(lineage=1, step=NUM_STEPS)]
     loop.until_all_serve(last.version)
-    assert [digest_served(backend) for _, backend in loop.engines] == [last.state_digest] * 3
+    assert [digest_served(engine.backend) for engine in loop.engines] == [last.state_digest] * 3
 
     staged = loop.notices("staged")
     assert len(staged) == NUM_STEPS + 1
