@@ -194,6 +194,14 @@ def test_requests_in_flight_at_a_swap(
     assert (mean <= AGREES) == (on_swap == "recompute"), f"{on_swap}: {mean}"
 
 
+def test_more_prompt_tokens_than_one_step_takes(engine: Engine, shared_vllm: SharedVllm) -> None:
+    engine.load(version(1), random_state(shared_vllm.weights, seed=1))
+    draw = random.Random(5)
+    prompts = [tuple(draw.randrange(4, 60) for _ in range(draw.randint(200, 500))) for _ in range(100)]
+    engine.submit([request(str(index), prompt=prompt, seed=index) for index, prompt in enumerate(prompts)])
+    assert len(run_out(engine)) == 100
+
+
 def test_same_seed_same_tokens_in_any_batch(engine: Engine, shared_vllm: SharedVllm) -> None:
     engine.load(version(1), random_state(shared_vllm.weights, seed=1))
     engine.submit([request("alone", seed=2**63 + 11)])

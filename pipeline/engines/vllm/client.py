@@ -152,6 +152,9 @@ async def open_client(
         logprobs_mode="processed_logprobs",
         weight_transfer_config=WeightTransferConfig(backend=plugin.BACKEND),
         disable_log_stats=True,
+        # A prompt is prefilled whole: vLLM 0.32 on CPU dies of a seeded request whose prefill it has cut in two.
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=max(context_tokens, settings.max_prefill_tokens),
         distributed_executor_backend="uni",
     )
     try:

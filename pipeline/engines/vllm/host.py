@@ -29,6 +29,7 @@ from schemas.errors import EngineError
 T = TypeVar("T")
 
 _CLOSE_LIMIT_S = 10.0
+_LOOK_S = 0.2  # between two looks whether vLLM is alive
 
 
 class _Late(EngineError):
@@ -240,10 +241,16 @@ class Host:
         await self._until(ends_s, self.client.resume(), what="the resume")
 
     async def _until(self, ends_s: float, call: Awaitable[None], *, what: str) -> None:
+        task = asyncio.ensure_future(call)
+        while not task.done():
+            # A core that dies answers no call that was under way, so its death is looked for.
+            if self.client.dead or self._loop.time() >= ends_s:
+                task.cancel()
+                if self.client.dead:
+                    raise EngineError(f"vLLM died before {what} was done")
+                raise _Late(f"{what} was not done when the lease of the pause, {self.lease_s:g} s, ended")
+            await asyncio.wait({task}, timeout=min(_LOOK_S, ends_s - self._loop.time()))
         try:
-            async with asyncio.timeout_at(ends_s):
-                await call
-        except TimeoutError as error:
-            raise _Late(f"{what} was not done when the lease of the pause, {self.lease_s:g} s, ended") from error
+            task.result()
         except VllmErrors as error:
             raise EngineError(f"{what} failed: {error}") from error

@@ -22,6 +22,9 @@ class VllmSettings(Section):
     max_context_tokens: int | None = Field(
         default=None, ge=2, description="Most tokens of prompt and completion; absent: what the model was made for."
     )
+    max_prefill_tokens: PositiveInt = Field(
+        default=8192, description="Most tokens of one step; at least one whole context is always taken."
+    )
     prefix_caching: bool = Field(default=True, description="Share the cache of equal prompt beginnings.")
     on_swap: Literal["keep", "recompute", "abort"] = Field(
         default="keep",
