@@ -17,11 +17,16 @@ from typing import Literal
 import pytest
 import torch
 from blake3 import blake3
+from click.testing import CliRunner
 
 from consumers.learner.settings import LearnerSettings, OptimizerSettings
 from consumers.learner.stage import LearnerSetup, LearnerStage
+from ops.cli.main import cli
 from ops.export import WEIGHTS_FILE, export_version
+from ops.run_file import RunFile, save_run_file
+from ops.services.model import ServicesInfo
 from pipeline.engines.backends import Backend, BackendSettings, torch_backend
+from pipeline.engines.model_dir import load_model, named_state
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.engines.torch_engine import TorchEngine
 from pipeline.settings import ModelSettings, RunSettings, WeightsSettings
@@ -31,6 +36,7 @@ from pipeline.weights.peer import PeerServer, PeerSettings
 from pipeline.weights.tokens import load_or_create_token
 from producers.rollout.settings import RolloutSettings
 from producers.rollout.stage import RolloutSetup, RolloutStage
+from schemas.errors import WeightsError
 from schemas.records import Manifest, PromptGroup, Reward, Sample, SamplingParams, StageEvent, Version
 from topics.catalog import EVENTS, PROMPTS, REWARDS, SAMPLES, WEIGHTS, Topic
 from topics.clock import Deadline
@@ -240,6 +246,41 @@ def loop(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Iterato
     yield made
     made.close()
     torch.set_num_threads(threads)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_the_command_exports_a_version(
+    kafka_log: KafkaLog, services: ServicesInfo, tmp_path: Path, model: Path
+) -> None:
+    loop = Loop(kafka_log, tmp_path / "runs", model)
+    try:
+        loop.join(0)
+        loop.until_step(3)
+    finally:
+        loop.close()
+    values = {"run": {"name": kafka_log.run}, "model": {"path": str(model)}, "rewards": {"odd": {"plugin": "x"}}}
+    source = {"kind": "jsonl", "files": ["none.jsonl"]}
+    run_file = RunFile.model_validate({**values, "prompts": {"source": source}})
+    save_run_file(run_file, loop.run.folder / "settings.json")
+    places = ["--run", kafka_log.run, "--dir", str(tmp_path / "runs"), "--kafka", services.kafka_bootstrap]
+    call = CliRunner().invoke(
+        cli,
+        ["export", "--version", "1.2", str(tmp_path / "out"), *places],
+        catch_exceptions=False,
+        standalone_mode=False,
+    )
+    assert "version 1.2" in call.output
+    own, _ = named_state(load_model(tmp_path / "out", device="cpu", dtype=DTYPE))
+    raw = b"".join(own[name].contiguous().view(torch.uint8).numpy().tobytes() for name in sorted(own))
+    assert blake3(raw).hexdigest() == loop.manifests[Version(lineage=1, step=2)].state_digest
+    with pytest.raises(WeightsError, match=r"version 9\.9 is not published"):
+        CliRunner().invoke(
+            cli,
+            ["export", "--version", "9.9", str(tmp_path / "other"), *places],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
 
 
 def test_fifty_versions(loop: Loop) -> None:
