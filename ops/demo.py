@@ -28,6 +28,8 @@ from pipeline.exit_codes import ExitCode
 from topics.kafka.raw import RawLog
 
 CONTEXT_TOKENS = 32
+# vLLM has a process of its own per engine and takes long to start.
+ENGINE_SETTINGS = {"vllm": ("rollout.replicas=1", "learner.silent_notice_s=240.0", "learner.silent_end_s=480.0")}
 
 
 def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: bool) -> int:
@@ -37,7 +39,9 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
         RlweaveError: a step before the run itself failed.
     """
     with as_file(files("ops") / "demo.toml") as path:  # (1)
-        run_file = load_run_file(path, overrides=[f'rollout.engine="{engine}"', *overrides])
+        run_file = load_run_file(
+            path, overrides=[f'rollout.engine="{engine}"', *ENGINE_SETTINGS.get(engine, ()), *overrides]
+        )
     began_s = time.monotonic()
     click.echo("services: starting Kafka and Valkey if they do not run")
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)

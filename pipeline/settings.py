@@ -117,7 +117,15 @@ class WeightsSettings(Section):
     wire_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="dtype on the wire; absent: as the learner holds them."
     )
-    keep_versions: PositiveInt = Field(default=8, description="Published versions whose chunks are kept.")
+    keep_versions: PositiveInt = Field(
+        default=8, description="Newest versions that stay published, together with the deltas and anchor they rest on."
+    )
+    anchor_every: PositiveInt = Field(
+        default=20, description="Every so many versions is a full anchor; 1: no deltas are made."
+    )
+    max_delta_share: float = Field(
+        default=0.5, gt=0, le=1, description="A delta longer than this share of the full state is not sent."
+    )
     host: str = Field(default="127.0.0.1", description="Address the peer server binds to.")
     port: int = Field(default=0, ge=0, le=65535, description="Port of the peer server; 0 picks a free one.")
     advertised_url: str | None = Field(default=None, description="URL other hosts reach the peer at.")

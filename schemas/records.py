@@ -236,7 +236,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkRef:
-    """A content-addressed piece of the canonical byte stream (all tensors, in order, without padding)."""
+    """A content-addressed piece of the canonical byte stream (all tensors, in order, unpadded), or of a delta."""
 
     digest: str  # blake3, 64 hex digits
     num_bytes: int
@@ -248,15 +248,16 @@ class Manifest:
 
     run: str
     version: Version
-    base: Version | None = None  # of a delta; None: a full anchor
-    base_digest: str | None = None
-    encoding: str = "full"
+    base: Version | None = None  # what the delta is applied to; None: there is none
+    base_digest: str | None = None  # state digest of the base
+    encoding: str = "full"  # what `chunks` are: "full": the canonical byte stream; "delta": see pipeline.weights.delta
     tensors: tuple[TensorEntry, ...]
     chunks: tuple[ChunkRef, ...]
     state_digest: str  # blake3 over the canonical byte stream of the resulting state
     num_bytes: int  # of the canonical byte stream
     seeds: tuple[str, ...]  # base URLs of peers that have every chunk
     created_unix_ms: int
+    delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import pytest
 
 from ops.services.manager import services_down, services_up
 from ops.services.model import ServicesInfo, ServicesSettings
+from tests.engines import SharedVllm
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
@@ -44,6 +45,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]
         yield services_up(settings)
     finally:
         services_down(settings)
+
+
+@pytest.fixture(scope="session")
+def shared_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVllm]:
+    """A real vLLM, started once and only when a test asks for it."""
+    vllm = SharedVllm(tmp_path_factory.mktemp("vllm-model"))
+    yield vllm
+    vllm.close()
 
 
 @pytest.fixture

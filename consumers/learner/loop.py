@@ -2,11 +2,15 @@
 
 Turns: (1) clone, if asked for and not done; (2) publish the state as a full anchor, the first version of this lineage;
 (3) steps; (4) at the end, close what is open and seal the ledger.
-One step: (a) oracle; (b) gradient; (c) stage the weights; (d) ledger and manifest in one transaction; (e) checkpoint
-when due. A death before (d) leaves no trace of the step. One between (d) and (e) leaves a branch that the next lineage
-voids; its samples are read and trained again from the log (promises 2 and 3).
-Invariants: what a checkpoint says is noted right after a transaction and before anything else closes, so closed set,
-positions and ledger agree, also when it is written later, at the end or at a stop: weights do not change between steps.
+One step: (a) oracle; (b) gradient; (c) copy the weights, and encode them on a thread; (d) ledger and manifest in one
+transaction; (e) checkpoint when due. A death before (d) leaves no trace of the step. One between (d) and (e) leaves a
+branch that the next lineage voids; its samples are read and trained again from the log (promises 2 and 3).
+While a large version is encoded, the next step goes on (docs/design/0004): data are read, its batch is cut, (a) and (b)
+run up to the first change of the weights. (d) follows at the first chance, and always before that change, before a
+checkpoint, before anything else is written to the ledger.
+Invariants: what a checkpoint says is noted when the step's outcomes are taken and before anything else closes, so
+closed set, positions and ledger agree, also when it is written later, at the end or at a stop: weights do not change
+between steps.
 Outcomes decided between steps carry the step in progress. Every prompt that is on the log at the seal has its outcome.
 Failure: an error of (d) goes through and ends the process; a failed (e) is a notice, since earlier ones are whole.
 """
@@ -14,6 +18,7 @@ Failure: an error of (d) goes through and ends the process; a failed (e) is a no
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from consumers.learner import checkpoint
@@ -23,10 +28,11 @@ from consumers.learner.cloning import Demonstrations
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
+from consumers.learner.pending import PendingStep, report_staged, report_step
 from consumers.learner.publisher import Publisher
 from consumers.learner.recovery import Recovered, snapshot_of
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.trainer import Trainer
 from consumers.learner.upstream import UpstreamWatch
 from pipeline.stage import TURN_S, StageContext
 from schemas.errors import CheckpointError
@@ -35,6 +41,8 @@ from schemas.records import Version
 from topics.clock import Deadline
 
 PEER_WAIT_S = 30.0  # longest wait for the peer process at the first publish
+SHORT_STAGING_S = 0.1  # a version encoded within this goes out before anything else is done
+_PENDING_POLL_S = 0.02  # longest wait for data while a version is being encoded: how late it may go out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,7 @@ class LearnerLoop:
         self._demonstrations: Demonstrations | None = None
         self._is_open = False
         self._peer_wait: Deadline | None = None
+        self._pending: PendingStep | None = None
         self._noted: checkpoint.LearnerState | None = None  # what a checkpoint of the present weights says
         self._closing: Deadline | None = None
         self._flush_due_s = 0.0
@@ -96,11 +105,13 @@ class LearnerLoop:
             Fenced: another learner holds the run by now; nothing was written.
         """
         self._parts.check_holder()
+        self._write_pending(wait_s=None)
         self._checkpoint()
         self._parts.intake.commit_for_lag()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and staging."""
+        self._parts.publisher.close()
         self._parts.intake.close()
         self._parts.upstream.close()
 
@@ -135,9 +146,10 @@ class LearnerLoop:
             self._parts.ledger.write_step(self._step, [], manifest=staged.manifest, retired=staged.retired)
         self._parts.publisher.release()
         self._is_open = True
-        self._note()
+        self._noted = self._state()
         self._checkpoint()
         self._announce()
+        report_staged(self._context, staged)
         self._parts.upstream.reset()
 
     def _has_peer(self) -> bool:
@@ -154,6 +166,8 @@ class LearnerLoop:
         batch = self._next_batch()
         if batch is not None:
             self._train(batch)
+        else:
+            self._write_pending(wait_s=0.0)
         if self._parts.upstream.used_up(self._parts.assembler):
             self._end("the prompts are used up")
 
@@ -168,7 +182,8 @@ class LearnerLoop:
             return batch
         self._context.events.enter("waiting_for_data")
         assembler.tick(engine_ready=upstream.engine_ready)
-        self._parts.intake.pump(deadline=Deadline.after(TURN_S, clock=self._context.clock))
+        limit_s = TURN_S if self._pending is None else _PENDING_POLL_S
+        self._parts.intake.pump(deadline=Deadline.after(limit_s, clock=self._context.clock))
         batch = self._cut()
         if batch is None:
             self._flush_outcomes()
@@ -183,32 +198,54 @@ class LearnerLoop:
 
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
-        self._noted = None  # until (d) there is nothing that a checkpoint could say of these weights
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
-            stats = parts.trainer.step(batch)  # (b)
-        version = Version(lineage=self._lineage, step=batch.step)
+            stats = parts.trainer.step(batch, meanwhile=self._between)  # (b)
+        self._noted = None  # until (d) there is nothing that a checkpoint could say of these weights
         with events.phase("staging_weights"):
-            staged = parts.publisher.stage(parts.trainer.model, version=version)  # (c)
+            parts.publisher.begin(parts.trainer.model, version=Version(lineage=self._lineage, step=batch.step))  # (c)
         parts.assembler.mark_trained(batch)
         drafts = parts.assembler.take_outcomes()
-        with events.phase("publishing"):
-            parts.ledger.write_step(batch.step, drafts, manifest=staged.manifest, retired=staged.retired)  # (d)
         self._step = batch.step
-        self._note()
+        self._pending = PendingStep(batch=batch, stats=stats, drafts=drafts, state=self._state())
+        self._write_pending(wait_s=None if self._checkpoint_is_due else SHORT_STAGING_S)
+
+    def _between(self, weights_change: bool) -> None:
+        """Between micro-batches: write the step before as soon as it can be; it must be before the weights change."""
+        self._write_pending(wait_s=None if weights_change else 0.0)
+
+    def _write_pending(self, *, wait_s: float | None) -> None:
+        """(d), and (e) when due, if the version is encoded within `wait_s` (None: however long it takes)."""
+        pending, parts, events = self._pending, self._parts, self._context.events
+        if pending is None:
+            return
+        with events.phase("staging_weights") if wait_s is None else nullcontext():
+            staged = parts.publisher.poll(wait_s=wait_s)
+        if staged is None:
+            return
+        with events.phase("publishing"):
+            parts.ledger.write_step(
+                pending.batch.step, pending.drafts, manifest=staged.manifest, retired=staged.retired
+            )  # (d)
+        self._pending = None
+        self._noted = pending.state
         parts.publisher.release()
-        if self._step % parts.settings.checkpoint.every_steps == 0 or self._step == self._run.max_steps:
+        if self._checkpoint_is_due:
             self._checkpoint()  # (e)
         parts.check_holder()
         parts.intake.commit_for_lag()
         self._announce()
-        self._report(batch, stats)
+        report_step(self._context, pending, staged=staged)
         parts.upstream.reset()
 
-    def _note(self) -> None:
-        """Note what a checkpoint says; right after a transaction, before anything else is closed."""
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        return self._step % self._parts.settings.checkpoint.every_steps == 0 or self._step == self._run.max_steps
+
+    def _state(self) -> checkpoint.LearnerState:
+        """What a checkpoint says; taken together with the outcomes of a step, before anything else is closed."""
         parts = self._parts
-        self._noted = checkpoint.LearnerState(
+        return checkpoint.LearnerState(
             lineage=self._lineage,
             step=self._step,
             positions={f"{topic}/{partition}": at for (topic, partition), at in parts.intake.positions().items()},
@@ -240,7 +277,7 @@ class LearnerLoop:
     def _flush_outcomes(self) -> None:
         """Outcomes of dropped groups give credit back, so they do not wait long for a step to carry them."""
         now_s = self._context.clock.monotonic()
-        if now_s < self._flush_due_s:
+        if now_s < self._flush_due_s or self._pending is not None:  # the ledger's steps are in order
             return
         self._flush_due_s = now_s + self._parts.settings.outcome_flush_s
         self._parts.ledger.write_outcomes(self._step + 1, self._parts.assembler.take_outcomes())
@@ -263,6 +300,7 @@ class LearnerLoop:
 
     def _end(self, reason: str) -> None:  # (4)
         parts = self._parts
+        self._write_pending(wait_s=None)
         self._checkpoint()
         parts.assembler.close_open(Reason.RUN_ENDED)
         parts.ledger.write_outcomes(self._step + 1, parts.assembler.take_outcomes())
@@ -275,26 +313,3 @@ class LearnerLoop:
         self._context.metrics.gauge("step", self._step)
         self._context.metrics.gauge("version_step", self._step)
         self._context.metrics.gauge("version_lineage", self._lineage)
-
-    def _report(self, batch: Batch, stats: StepStats) -> None:
-        ages = [member.age for member in batch.members]
-        values: dict[str, float] = {
-            "reward_mean": stats.reward_mean,
-            "loss": stats.loss,
-            "age_mean": sum(ages) / len(ages),
-            "age_max": float(batch.max_age),
-        }
-        for name, value in values.items():
-            self._context.metrics.gauge(name, value)
-        self._context.events.notice(
-            "step",
-            details=None,
-            step=self._step,
-            num_samples=batch.num_samples,
-            num_tokens=stats.num_tokens,
-            grad_norm=stats.grad_norm,
-            clipped_share=stats.clipped_share,
-            capped_share=stats.capped_share,
-            mismatch_mean=stats.mismatch_mean,
-            **values,
-        )

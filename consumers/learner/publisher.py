@@ -1,15 +1,20 @@
 """Turns the learner's state into a staged version and its manifest.
 
 Role: after a step, put the weights into the chunk store and say what they are. Sending is the peers' work.
-Data in: the model's named state. Data out: a `Manifest` for the step's transaction, and versions to tombstone.
+Steps: (1) `begin` copies the state, cast to the dtype of the wire: the only part that training waits for; (2) a thread
+compares, hashes and chunks it; (3) `poll` gives the manifest for the step's transaction; (4) `release` after that.
+Data in: the model's named state. Data out: a `Manifest`, and versions to tombstone.
 Invariants: every chunk is in the store before the manifest is written; chunks of a version that is still listed are
-never swept; a version number is used for one content only.
-Failure: `WeightsError` (a full store); the step's transaction is then not written.
+never swept, and a version stays listed as long as a kept one rests on it (its anchor, and the deltas in between); a
+version number is used for one content only; the first version of a process is a full anchor (promise 3). One version
+is staged at a time.
+Failure: `WeightsError` (a full store) from `poll`; the step's transaction is then not written.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,14 +22,29 @@ from torch import nn
 from pipeline.engines.model_dir import named_state
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
-from pipeline.weights.manifest import build_manifest
+from pipeline.weights.delta_state import StoreTarget
+from pipeline.weights.manifest import all_chunks, build_manifest
 from pipeline.weights.peer import read_peer_file
-from pipeline.weights.state import encode_state
+from pipeline.weights.series import EncodedVersion, SeriesSettings, VersionSeries
+from pipeline.weights.wire_state import WireState
 from schemas.errors import WeightsError
 from schemas.records import Manifest, Version
 from topics.clock import Clock
 
 WIRE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_OWNER = "learner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagingFigures:
+    """What staging a version took."""
+
+    snapshot_s: float  # training stood still
+    encode_s: float  # beside it
+    num_new_bytes: int  # of chunks written: what a peer that keeps up does not have yet, anchors included
+    delta_bytes: int  # 0: no delta
+    num_bytes: int  # of the whole state
+    changed_share: float  # of elements, since the version before; NaN: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +53,7 @@ class Staged:
 
     manifest: Manifest
     retired: tuple[Version, ...]  # listed so far, no longer kept: written as tombstones in the same transaction
+    figures: StagingFigures
 
 
 class Publisher:
@@ -45,42 +66,88 @@ class Publisher:
         self._clock = clock
         self._listed: deque[Manifest] = deque()
         self._url = ""  # of the peer over our store, when it was last seen
+        wire = settings.wire_dtype
+        self._series = VersionSeries(
+            SeriesSettings(
+                anchor_every=settings.anchor_every,
+                max_delta_share=settings.max_delta_share,
+                wire_dtype=None if wire is None else WIRE_NAMES[wire],
+            ),
+            target=StoreTarget(store=store, chunk_bytes=settings.chunk_bytes, owner=_OWNER),
+        )
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="publisher")
+        self._job: tuple[Version, float, Future[tuple[EncodedVersion, float]]] | None = None
 
     def adopt(self, listed: list[Manifest]) -> None:
         """Continue from the manifests an earlier process listed and did not tombstone, in version order."""
         self._listed.extend(sorted(listed, key=lambda manifest: manifest.version))
 
-    def stage(self, model: nn.Module, *, version: Version) -> Staged:
-        """Chunk and hash the weights, and decide which versions are no longer kept.
+    def begin(self, model: nn.Module, *, version: Version) -> None:
+        """(1), and start (2). The weights may change when this returns.
+
+        Raises:
+            WeightsError: a dtype cannot travel.
+            RuntimeError: the version before was not taken yet.
+        """
+        if self._job is not None:
+            raise RuntimeError(f"version {self._job[0]} is still being staged")
+        began_s = self._clock.monotonic()
+        tensors, ties = named_state(model)
+        state = self._series.snapshot(tensors, ties=ties)
+        snapshot_s = self._clock.monotonic() - began_s
+        self._job = (version, snapshot_s, self._pool.submit(self._encode, state, version))
+
+    def poll(self, *, wait_s: float | None) -> Staged | None:
+        """(3): the version that was begun, once, when it is ready.
+
+        Args:
+            wait_s: longest wait for it; None: until it is ready.
 
         Raises:
             WeightsError: the store is full, or no peer process serves it.
         """
-        tensors, ties = named_state(model)
-        wire = self._settings.wire_dtype
-        state = encode_state(
-            tensors,
-            ties=ties,
-            wire_dtype=None if wire is None else WIRE_NAMES[wire],
-            chunk_bytes=self._settings.chunk_bytes,
-            store=self._store,
-            owner="learner",
-        )
+        if self._job is None:
+            return None
+        version, snapshot_s, future = self._job
+        if not wait({future}, timeout=wait_s).done:
+            return None
+        self._job = None
+        encoded, encode_s = future.result()
         manifest = build_manifest(
-            state, run=self._run, version=version, seeds=[self._seed()], created_unix_ms=self._clock.unix_ms()
+            encoded.state,
+            run=self._run,
+            version=version,
+            seeds=[self._seed()],
+            created_unix_ms=self._clock.unix_ms(),
+            delta=encoded.delta,
         )
         self._listed.append(manifest)
-        retired = []
-        while len(self._listed) > self._settings.keep_versions:
-            retired.append(self._listed.popleft().version)
-        return Staged(manifest=manifest, retired=tuple(retired))
+        figures = _figures(encoded, snapshot_s=snapshot_s, encode_s=encode_s)
+        return Staged(manifest=manifest, retired=tuple(self._retire()), figures=figures)
+
+    def stage(self, model: nn.Module, *, version: Version) -> Staged:
+        """(1) to (3) at once.
+
+        Raises:
+            WeightsError: the store is full, or no peer process serves it.
+        """
+        self.begin(model, version=version)
+        staged = self.poll(wait_s=None)
+        if staged is None:
+            raise RuntimeError("a version that was waited for is not there")
+        return staged
 
     def release(self) -> None:
-        """After the transaction: let go of chunks that no listed version needs."""
-        needed = {chunk.digest for manifest in self._listed for chunk in manifest.chunks}
-        pinned = self._store.pins().get("learner", frozenset())
-        self._store.unpin("learner", set(pinned - needed))
+        """(4) After the transaction: let go of chunks that no listed version needs."""
+        needed = {chunk.digest for manifest in self._listed for chunk in all_chunks(manifest)}
+        pinned = self._store.pins().get(_OWNER, frozenset())
+        self._store.unpin(_OWNER, set(pinned - needed))
         self._store.sweep(keep=needed)
+
+    def close(self) -> None:
+        """Wait for the thread; what it was staging is given up."""
+        self._pool.shutdown(wait=True)
+        self._job = None
 
     @property
     def has_seed(self) -> bool:
@@ -90,6 +157,17 @@ class Publisher:
             self._url = peer["url"]
         return self._url != ""
 
+    def _encode(self, state: WireState, version: Version) -> tuple[EncodedVersion, float]:
+        began_s = self._clock.monotonic()
+        encoded = self._series.encode(state, version=version)
+        return encoded, self._clock.monotonic() - began_s
+
+    def _retire(self) -> list[Version]:
+        """Versions that no kept one rests on: those before the last anchor at or before the oldest kept version."""
+        first = max(0, len(self._listed) - self._settings.keep_versions)
+        anchors = [index for index in range(first + 1) if self._listed[index].encoding == "full"]
+        return [self._listed.popleft().version for _ in range(anchors[-1] if anchors else 0)]
+
     def _seed(self) -> str:
         """The peer's address; while it is being restarted, the last one known."""
         if not self.has_seed:
@@ -98,3 +176,16 @@ class Publisher:
                 hint="start one on this host with `rlweave run peer --config FILE`",
             )
         return self._url
+
+
+def _figures(encoded: EncodedVersion, *, snapshot_s: float, encode_s: float) -> StagingFigures:
+    delta_bytes = 0 if encoded.delta is None else sum(chunk.num_bytes for chunk in encoded.delta.chunks)
+    changed = float("nan") if encoded.num_changed is None else encoded.num_changed / max(1, encoded.num_elements)
+    return StagingFigures(
+        snapshot_s=snapshot_s,
+        encode_s=encode_s,
+        num_new_bytes=encoded.num_new_bytes,
+        delta_bytes=delta_bytes,
+        num_bytes=encoded.state.num_bytes,
+        changed_share=changed,
+    )

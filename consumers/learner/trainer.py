@@ -9,9 +9,10 @@ Failure: `TrainingError` with what was not finite; the process restarts from its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from consumers.learner.tensors import Rows, completion_logprobs, micro_batches, 
 from pipeline.engines.model_dir import load_model, load_tokenizer
 from pipeline.settings import ModelSettings
 from schemas.errors import TrainingError
+
+Meanwhile: TypeAlias = Callable[[bool], None]  # other work of the same thread; True: the weights are about to change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class Trainer:
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(model.path)
         self.model.train()
         self.generator = torch.Generator().manual_seed(seed)
+        self._meanwhile: Meanwhile = _nothing
         optimizer = settings.optimizer
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
@@ -75,12 +79,16 @@ class Trainer:
         """Token ids the model knows: 0 .. vocab_size - 1."""
         return int(self.model.config.vocab_size)
 
-    def step(self, batch: Batch) -> StepStats:
+    def step(self, batch: Batch, *, meanwhile: Meanwhile | None = None) -> StepStats:
         """Train on one batch with GRPO.
+
+        Args:
+            meanwhile: called with False after each micro-batch, and with True before the first change of the weights.
 
         Raises:
             TrainingError: loss or gradient is not finite; the weights are as before the failing minibatch.
         """
+        self._meanwhile = _nothing if meanwhile is None else meanwhile
         rows, advantages = self._prepare(batch)
         self._set_learning_rate(self._rate(batch.step))
         proximal = self._proximal(rows) if self._settings.loss.minibatches > 1 else None
@@ -88,6 +96,7 @@ class Trainer:
         for span in _minibatches(len(advantages), self._settings.loss.minibatches):
             part = _Part(rows=rows, advantages=advantages, proximal=proximal, span=span)
             part_loss = self._accumulate(part, sums)
+            self._meanwhile(True)
             grad_norm = max(grad_norm, self._apply(part_loss))
             loss += part_loss / self._settings.loss.minibatches
         rewards = [member.reward for group in batch.groups for member in group.members]
@@ -145,6 +154,7 @@ class Trainer:
             loss.loss.backward()  # type: ignore[no-untyped-call]
             total += loss.loss.item()
             sums.add(loss, num_tokens=int(terms.mask.sum().item()))
+            self._meanwhile(False)
         return total
 
     def _terms(self, micro: Rows, part: _Part, *, first: int) -> TokenTerms:
@@ -219,6 +229,10 @@ class _Sums:
             capped_share=self._capped / count,
             mismatch_mean=self._mismatch / count,
         )
+
+
+def _nothing(_: bool) -> None:
+    """No work beside the step."""
 
 
 def _minibatches(num_rows: int, count: int) -> Iterator[tuple[int, int]]:

@@ -30,10 +30,20 @@ def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
 
+def _deltas(request: BenchRequest) -> BenchResult:
+    from ops.bench.deltas import bench_deltas  # noqa: PLC0415 - needs torch, which the others do without
+
+    return bench_deltas(quick=request.quick)
+
+
 def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
     )
 
 
-BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {"codec": _codec, "ingest": _ingest}
+BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
+    "codec": _codec,
+    "ingest": _ingest,
+    "deltas": _deltas,
+}

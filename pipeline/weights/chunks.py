@@ -19,7 +19,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from pipeline.weights.files import BytesLike, atomic_write, locked, make_folder
+from pipeline.weights.files import BytesLike, append_whole, atomic_write, locked, make_folder
 from schemas.errors import ChunkMismatch, WeightsError
 from schemas.records import ChunkRef
 
@@ -120,10 +120,17 @@ class ChunkStore:
 
         Name the owner after what needs the chunks, such as `learner.1.30`. A digest may be pinned before it is there.
 
+        The lease is appended to, whatever its length, so pinning chunk by chunk stays cheap.
+
         Raises:
-            WeightsError: the owner's name or a digest is malformed.
+            WeightsError: the owner's name or a digest is malformed, or the disk is full.
         """
-        self._edit_pins(owner, lambda old: old | {check_digest(digest) for digest in digests})
+        # A line break before each as well: the last line of a writer that died may lack its own.
+        lines = "".join(f"\n{check_digest(digest)}\n" for digest in sorted(digests)).encode()
+        path = self._pin_path(owner)
+        if lines:
+            with self._locked(shared=False):
+                append_whole(path, lines)
 
     def unpin(self, owner: str, digests: Set[str] | None = None) -> None:
         """Take `digests` (None: all) out of the owner's lease; what is not in it is ignored."""
@@ -167,15 +174,18 @@ class ChunkStore:
         return None
 
     def _edit_pins(self, owner: str, edit: Callable[[set[str]], set[str]]) -> None:
-        if _OWNER.fullmatch(owner) is None:
-            raise WeightsError(f"lease owner {owner[:140]!r} is not 1 to 128 of A-Z a-z 0-9 . _ -; nothing was pinned")
-        path = self.root / "pins" / owner
+        path = self._pin_path(owner)
         with self._locked(shared=False):
             new = edit(_read_pins(path))
             if not new:
                 path.unlink(missing_ok=True)
                 return
             atomic_write(path, "".join(f"{d}\n" for d in sorted(new)).encode(), tmp_dir=self.root / "tmp")
+
+    def _pin_path(self, owner: str) -> Path:
+        if _OWNER.fullmatch(owner) is None:
+            raise WeightsError(f"lease owner {owner[:140]!r} is not 1 to 128 of A-Z a-z 0-9 . _ -; nothing was pinned")
+        return self.root / "pins" / owner
 
     def _stored(self) -> Iterable[_Stored]:
         for path in (self.root / "chunks").glob("*/*"):
@@ -207,7 +217,7 @@ def _read_pins(path: Path) -> set[str]:
         lines = path.read_text("ascii").split()
     except FileNotFoundError:
         return set()
-    return {check_digest(line) for line in lines}
+    return {line for line in lines if _DIGEST.fullmatch(line)}  # a writer may have died within its last line
 
 
 def _remove(chunks: list[_Stored], *, excess_bytes: int) -> int:

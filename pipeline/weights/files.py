@@ -43,6 +43,25 @@ def atomic_write(path: Path, data: BytesLike, *, tmp_dir: Path, mode: int = 0o64
         tmp.unlink(missing_ok=True)
 
 
+def append_whole(path: Path, data: bytes) -> None:
+    """Append to `path`, all of `data` or nothing; the caller keeps other writers away.
+
+    Raises:
+        WeightsError: the disk is full or the file cannot be written.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        with open(fd, "ab", buffering=0) as file:
+            end = os.fstat(fd).st_size
+            written_bytes = file.write(data)
+            if written_bytes != len(data):
+                os.ftruncate(fd, end)
+    except OSError as error:
+        raise _write_failed(path, error, num_bytes=len(data)) from error
+    if written_bytes != len(data):
+        raise _write_failed(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), num_bytes=len(data))
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those above it.
 

@@ -2,14 +2,15 @@
 
 Role: the gate in front of fetch and decode. Nothing about a manifest is believed before `check_manifest`.
 Data in and out: `schemas.records.Manifest`. No torch.
-Invariants: after `check_manifest` the tensors fill the canonical stream exactly, and so do the chunks.
+Invariants: after `check_manifest` the tensors fill the canonical stream exactly, and so do the chunks of an anchor; a
+delta names its base by digest and is not longer than the state.
 Failure: `WeightsError` naming the version and what does not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from pipeline.weights.chunks import check_digest
@@ -17,6 +18,7 @@ from pipeline.weights.dtypes import tensor_num_bytes
 from schemas.errors import WeightsError
 from schemas.records import ChunkRef, Manifest, TensorEntry, Version
 
+DELTA_SPARE_BYTES = 4096  # headers of a delta to a state that is as small as they are
 MAX_CHUNK_BYTES = 256 * 2**20  # a receiver holds `parallel` of them in memory
 
 
@@ -30,10 +32,25 @@ class EncodedState:
     num_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class BaseRef:
+    """What a delta is applied to, and the delta's chunks."""
+
+    version: Version
+    state_digest: str
+    chunks: tuple[ChunkRef, ...]
+
+
 def build_manifest(
-    state: EncodedState, *, run: str, version: Version, seeds: Sequence[str], created_unix_ms: int
+    state: EncodedState,
+    *,
+    run: str,
+    version: Version,
+    seeds: Sequence[str],
+    created_unix_ms: int,
+    delta: BaseRef | None = None,
 ) -> Manifest:
-    """The manifest of a full anchor.
+    """The manifest of a full anchor, of a delta (`state` has no chunks), or of an anchor that is a delta as well.
 
     Args:
         seeds: base URLs of peers that have every chunk.
@@ -41,11 +58,16 @@ def build_manifest(
     Raises:
         WeightsError: the result would not pass `check_manifest`.
     """
+    is_delta = delta is not None and not state.chunks
     manifest = Manifest(
         run=run,
         version=version,
+        base=None if delta is None else delta.version,
+        base_digest=None if delta is None else delta.state_digest,
+        encoding="delta" if is_delta else "full",
         tensors=state.tensors,
-        chunks=state.chunks,
+        chunks=delta.chunks if delta is not None and is_delta else state.chunks,
+        delta_chunks=delta.chunks if delta is not None and not is_delta else (),
         state_digest=state.state_digest,
         num_bytes=state.num_bytes,
         seeds=tuple(seeds),
@@ -53,6 +75,27 @@ def build_manifest(
     )
     check_manifest(manifest)
     return manifest
+
+
+def as_delta(manifest: Manifest) -> Manifest | None:
+    """The manifest as that of a delta; None for an anchor that is not one as well."""
+    if manifest.encoding == "delta":
+        return manifest
+    if not manifest.delta_chunks:
+        return None
+    return replace(manifest, encoding="delta", chunks=manifest.delta_chunks, delta_chunks=())
+
+
+def as_anchor(manifest: Manifest) -> Manifest | None:
+    """The manifest as that of a full anchor alone; None for a delta."""
+    if manifest.encoding != "full":
+        return None
+    return replace(manifest, base=None, base_digest=None, delta_chunks=())
+
+
+def all_chunks(manifest: Manifest) -> tuple[ChunkRef, ...]:
+    """Every chunk that some engine may need for this version."""
+    return (*manifest.chunks, *manifest.delta_chunks)
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -120,7 +163,7 @@ def _check_tensor(tensor: TensorEntry, *, by_name: Mapping[str, TensorEntry]) ->
 
 
 def _check_chunks(manifest: Manifest) -> None:
-    for chunk in manifest.chunks:
+    for chunk in all_chunks(manifest):
         check_digest(chunk.digest)
         if not 0 < chunk.num_bytes <= MAX_CHUNK_BYTES:
             raise WeightsError(f"chunk {chunk.digest} has {chunk.num_bytes} bytes, allowed are 1 to {MAX_CHUNK_BYTES}")
@@ -128,19 +171,44 @@ def _check_chunks(manifest: Manifest) -> None:
 
 def _check_full(manifest: Manifest) -> None:
     """The chunks of a full anchor are the stream cut into equal pieces, the last one what is left."""
-    if manifest.base is not None or manifest.base_digest is not None:
-        raise WeightsError("a full anchor has no base")
     total_bytes = sum(chunk.num_bytes for chunk in manifest.chunks)
     if total_bytes != manifest.num_bytes:
         raise WeightsError(
             f"its {len(manifest.chunks)} chunks add up to {total_bytes} bytes, the manifest says {manifest.num_bytes}"
         )
-    sizes = [chunk.num_bytes for chunk in manifest.chunks]
+    _check_pieces(manifest.chunks)
+    if manifest.delta_chunks:
+        _check_base(manifest, chunks=manifest.delta_chunks)
+    elif manifest.base is not None or manifest.base_digest is not None:
+        raise WeightsError("a full anchor without delta chunks has no base")
+
+
+def _check_delta(manifest: Manifest) -> None:
+    if manifest.delta_chunks:
+        raise WeightsError("a delta has its chunks in one place")
+    _check_base(manifest, chunks=manifest.chunks)
+
+
+def _check_base(manifest: Manifest, *, chunks: Sequence[ChunkRef]) -> None:
+    """A delta goes forward within one lineage, from a base that is named by digest, and is shorter than the state."""
+    if manifest.base is None or manifest.base_digest is None:
+        raise WeightsError("a delta names its base by version and digest")
+    check_digest(manifest.base_digest)
+    if manifest.base.lineage != manifest.version.lineage or not manifest.base < manifest.version:
+        raise WeightsError(f"its base {manifest.base} is not an earlier version of the same lineage")
+    total_bytes = sum(chunk.num_bytes for chunk in chunks)
+    if not 0 < total_bytes <= manifest.num_bytes + DELTA_SPARE_BYTES:
+        raise WeightsError(f"a delta of {total_bytes} bytes to a state of {manifest.num_bytes} bytes")
+    _check_pieces(chunks)
+
+
+def _check_pieces(chunks: Sequence[ChunkRef]) -> None:
+    sizes = [chunk.num_bytes for chunk in chunks]
     if sizes and (any(size != sizes[0] for size in sizes[:-1]) or sizes[-1] > sizes[0]):
         raise WeightsError("its chunks are not of one size with a shorter last one")
 
 
-_ENCODINGS: Mapping[str, Callable[[Manifest], None]] = {"full": _check_full}
+_ENCODINGS: Mapping[str, Callable[[Manifest], None]] = {"full": _check_full, "delta": _check_delta}
 
 
 def _bad(manifest: Manifest, why: str) -> WeightsError:

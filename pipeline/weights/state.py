@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from pipeline.weights.arrays import (
     Array,
     NumpyArray,
@@ -61,7 +63,7 @@ def encode_state(
     """
     require_little_endian()
     _check_arguments(wire_dtype=wire_dtype, chunk_bytes=chunk_bytes)
-    entries = _entries(tensors, ties=ties, wire_dtype=wire_dtype)
+    entries = tensor_entries(tensors, ties=ties, wire_dtype=wire_dtype)
     writer = ChunkWriter(store, chunk_bytes=chunk_bytes, owner=owner)
     for entry in entries:
         if entry.tied_to is None:
@@ -90,6 +92,20 @@ def decode_arrays(manifest: Manifest, store: ChunkStore) -> dict[str, NumpyArray
     return _decode(manifest, store=store, allocate=new_array)
 
 
+def decode_raw(manifest: Manifest, store: ChunkStore) -> dict[str, NumpyArray]:
+    """As `decode_state`, as flat bytes of any dtype, without torch.
+
+    Raises:
+        WeightsError: as `decode_state`.
+    """
+    return _decode(manifest, store=store, allocate=_new_bytes)
+
+
+def _new_bytes(entry: TensorEntry) -> tuple[NumpyArray, memoryview]:
+    array = np.empty(entry.num_bytes, np.uint8)
+    return array, array.data
+
+
 def _decode(
     manifest: Manifest, *, store: ChunkStore, allocate: Callable[[TensorEntry], tuple[_T, memoryview]]
 ) -> dict[str, _T]:
@@ -108,9 +124,14 @@ def _decode(
     return state
 
 
-def _entries(
+def tensor_entries(
     tensors: Mapping[str, Array], *, ties: Mapping[str, str], wire_dtype: str | None
 ) -> tuple[TensorEntry, ...]:
+    """What a manifest says of these tensors.
+
+    Raises:
+        WeightsError: a dtype cannot travel, or a tie names what is not equal.
+    """
     _check_ties(tensors, ties=ties)
     names: Iterable[str] = sorted({*tensors, *ties})
     return tuple(_entry(name, tensors=tensors, tied_to=ties.get(name), wire_dtype=wire_dtype) for name in names)

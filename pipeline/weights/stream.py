@@ -102,6 +102,18 @@ class ChunkReader:
         return memoryview(data)
 
 
+def join_chunks(manifest: Manifest, *, store: ChunkStore) -> bytearray:
+    """All bytes of the manifest's chunks, verified; for a delta, which is short.
+
+    Raises:
+        WeightsError: a chunk is absent, altered or of another length.
+    """
+    data = bytearray()
+    for chunk in _verified_chunks(manifest, store=store):
+        data += chunk
+    return data
+
+
 def _verified_chunks(manifest: Manifest, *, store: ChunkStore) -> Iterator[bytes]:
     for chunk in manifest.chunks:
         data = store.get(chunk.digest)

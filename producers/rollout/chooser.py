@@ -10,6 +10,7 @@ Failure: none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 from pipeline.settings import RunSettings
@@ -36,6 +37,11 @@ class VersionChooser:
         self._rng = rng
         self._unasked_s: float | None = None  # when the next unasked fetch may begin; None: none is needed
         self._served: Version | None = None
+
+    @property
+    def published(self) -> Mapping[Version, Manifest]:
+        """Manifests that were not pruned: what the way to a version may lead over."""
+        return self._control.manifests
 
     def survives(self, version: Version) -> bool:
         """Whether the surviving history contains the version."""

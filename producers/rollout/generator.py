@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from pipeline.engines.base import Engine, Generation, GenerationRequest, PromptTokens
+from pipeline.engines.base import FINISH_ABORT, Engine, Generation, GenerationRequest, PromptTokens
 from pipeline.stage import StageContext
 from producers.rollout.samples import Attempt, all_failed, completed
 from schemas.errors import EngineError, RecordInvalid
@@ -163,6 +163,8 @@ class Generator(Generic[T]):
         group = self._groups[number]
         self._num_failures = 0
         self._context.metrics.count("tokens_generated", len(generation.tokens))
+        if generation.finish_reason == FINISH_ABORT:  # by a swap: whole groups, as for any other failure
+            return [self._fail_group(number, reason=Reason.ABORTED)]
         group.samples[member] = completed(
             group.attempt,
             member=member,
@@ -188,10 +190,10 @@ class Generator(Generic[T]):
             ) from error
         return [self._fail_group(group) for group in list(self._groups)]
 
-    def _fail_group(self, number: int) -> Finished[T]:
+    def _fail_group(self, number: int, *, reason: str = Reason.ENGINE_FAILED) -> Finished[T]:
         group = self._groups.pop(number)
         self._forget({number})
-        return self._fail(group.attempt, ticket=group.ticket, reason=Reason.ENGINE_FAILED)
+        return self._fail(group.attempt, ticket=group.ticket, reason=reason)
 
     def _fail(self, attempt: Attempt, *, ticket: T, reason: str) -> Finished[T]:
         samples = all_failed(attempt, reason=reason, unix_ms=self._context.clock.unix_ms())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.settings import PositiveInt, Seconds, Section
 
 
@@ -13,13 +14,14 @@ class RolloutSettings(Section):
     replicas: PositiveInt = Field(default=1, description="Rollout processes that `rlweave up` starts.")
     engine: str = Field(
         default="torch",
-        description="torch, an entry point of group rlweave.engines, module:attr or file.py:attr; scripted: for tests.",
+        description="torch, vllm, an entry point of group rlweave.engines, module:attr, file.py:attr; scripted: tests.",
     )
     max_sequences: PositiveInt = Field(default=512, description="Sequences the engine holds at once.")
     max_prompts_in_flight: PositiveInt = Field(
         default=256, description="Prompts taken and not finished; what a killed process gives back."
     )
     threads: PositiveInt = Field(default=1, description="Threads of the engine's computation.")
+    vllm: VllmSettings = Field(default_factory=VllmSettings, description="How engine vllm is run.")
     session_timeout_s: Seconds = Field(
         default=10.0, description="Time after which the prompts of a silent process go to others."
     )

@@ -157,10 +157,14 @@ class RolloutStage:
     def _open_backend(self) -> Backend:
         if self._setup.backend is not None:
             return self._setup.backend
+        model, wire_dtype = self._setup.model, self._setup.weights.wire_dtype
+        if wire_dtype is not None:  # the engine holds what travels, so that a swap is a copy
+            model = model.model_copy(update={"dtype": wire_dtype})
         settings = BackendSettings(
-            model=self._setup.model,
+            model=model,
             max_sequences=self._settings.max_sequences,
             num_threads=self._settings.threads,
+            vllm=self._settings.vllm,
         )
         return open_backend(self._settings.engine, settings)
 

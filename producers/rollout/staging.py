@@ -3,16 +3,18 @@
 Role: stage before pause (promise 10): chunks are fetched, verified and decoded on a thread while the engine generates.
 Data in: manifests; data out: decoded states, ready to load.
 Invariants: at most one fetch runs; the chunks of the version being fetched and of the one staged last are pinned, the
-rest may be swept. The engine is not touched here.
-Failure: a fetch that fails becomes `Staged.error`; the caller serves on with what it has.
+rest may be swept. The engine is not touched here. The state staged last stays in memory as the base of deltas, and the
+next fetch changes it in place: load what `poll` gave before the next `begin`.
+Failure: a delta that cannot be applied, whatever the reason, is followed by a fetch of the nearest anchor and what
+comes after it; when that fails too it becomes `Staged.error`, and the caller serves on with what it has.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.engines.backends import Decoder
 from pipeline.engines.base import StateTensor
@@ -20,7 +22,9 @@ from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
-from schemas.errors import RlweaveError
+from pipeline.weights.held import HeldState
+from pipeline.weights.route import Route, find_route
+from schemas.errors import DeadlineExceeded, FetchCancelled, RlweaveError, WeightsError
 from schemas.records import Manifest, Version
 from topics.clock import Deadline
 
@@ -34,7 +38,25 @@ class Staged:
     manifest: Manifest
     state: Mapping[str, StateTensor] | None = None
     result: FetchResult | None = None
+    num_deltas: int = 0  # applied on the way
+    refused: str | None = None  # why the deltas were given up for an anchor
     error: RlweaveError | None = None
+
+
+class _Trip:
+    """One fetch: where to, over what, until when."""
+
+    def __init__(
+        self, *, target: Manifest, published: Mapping[Version, Manifest], cancel: threading.Event, limit_s: float
+    ) -> None:
+        self.target = target
+        self.cancel = cancel
+        self.limit_s = limit_s
+        self._published = published
+
+    def route(self, held_digest: str | None) -> Route:
+        """The shortest way from the state of this digest; None: from nothing."""
+        return find_route(self.target, published=self._published, held_digest=held_digest)
 
 
 class Staging:
@@ -57,7 +79,8 @@ class Staging:
         settings: WeightsSettings,
     ) -> None:
         self._store = store
-        self._decode = decode
+        self._held = HeldState[StateTensor](decode)  # touched by the thread only, as is the next one
+        self._by_anchor = False  # the way over deltas ran out of time: try the other one
         self._directory = directory
         self._token = token
         self._settings = settings
@@ -69,11 +92,17 @@ class Staging:
         """What is being fetched."""
         return None if self._running is None else self._running[0]
 
-    def begin(self, manifest: Manifest) -> None:
-        """Fetch this version, after what was being fetched is given up; what that has verified stays in the store."""
+    def begin(self, manifest: Manifest, *, published: Mapping[Version, Manifest]) -> None:
+        """Fetch this version, after what was being fetched is given up; what that has verified stays in the store.
+
+        Args:
+            published: the manifests there are, for the way to it; copied.
+        """
         self.cancel()
         cancel = threading.Event()
-        self._running = (manifest.version, self._pool.submit(self._stage, manifest, cancel), cancel)
+        trip = _Trip(target=manifest, published=dict(published), cancel=cancel, limit_s=self._settings.fetch_deadline_s)
+        future = self._pool.submit(self._stage, trip)
+        self._running = (manifest.version, future, cancel)
 
     def cancel(self) -> None:
         """Give up what is being fetched."""
@@ -94,23 +123,49 @@ class Staging:
         self.cancel()
         self._pool.shutdown(wait=True)
 
-    def _stage(self, manifest: Manifest, cancel: threading.Event) -> Staged:
+    def _stage(self, trip: _Trip) -> Staged:
         try:
-            result = fetch(
-                manifest,
+            staged = self._travel(trip)
+        except RlweaveError as error:
+            return Staged(manifest=trip.target, error=error)
+        self._by_anchor = False
+        self._let_go(keep=trip.target.version)
+        return staged
+
+    def _travel(self, trip: _Trip) -> Staged:
+        """Follow the shortest way; when deltas turn out not to fit, the one over an anchor."""
+        route = trip.route(None if self._by_anchor else self._held.digest)
+        try:
+            return self._follow(route, trip)
+        except FetchCancelled:
+            raise
+        except DeadlineExceeded:
+            self._by_anchor = route.anchor is None  # one of the deltas may be nowhere any more
+            raise
+        except WeightsError as error:
+            if route.anchor is not None:
+                raise
+            self._held.forget()
+            return replace(self._follow(trip.route(None), trip), refused=error.message)
+
+    def _follow(self, route: Route, trip: _Trip) -> Staged:
+        """Fetch all of a route, then put the version together."""
+        deadline = Deadline.after(trip.limit_s)
+        results = [
+            fetch(
+                part,
                 store=self._store,
                 token=self._token,
-                deadline=Deadline.after(self._settings.fetch_deadline_s),
+                deadline=deadline,
                 extra_peers=self._directory.peers().peers,
                 parallel=self._settings.parallel_fetches,
-                options=FetchOptions(owner=_owner(manifest.version)),
-                cancel=cancel,
+                options=FetchOptions(owner=_owner(trip.target.version)),
+                cancel=trip.cancel,
             )
-            state = self._decode(manifest, self._store)
-        except RlweaveError as error:
-            return Staged(manifest=manifest, error=error)
-        self._let_go(keep=manifest.version)
-        return Staged(manifest=manifest, state=state, result=result)
+            for part in route.manifests
+        ]
+        state = self._held.advance(trip.target, route, store=self._store)
+        return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
 
     def _let_go(self, *, keep: Version) -> None:
         """Only the version just staged stays pinned; older chunks go when the store is over its bound."""
@@ -118,6 +173,16 @@ class Staging:
             if owner.startswith(f"{_OWNER}.") and owner != _owner(keep):
                 self._store.unpin(owner)
         self._store.sweep()
+
+
+def _total(results: Sequence[FetchResult]) -> FetchResult:
+    return FetchResult(
+        bytes_fetched=sum(result.bytes_fetched for result in results),
+        bytes_local=sum(result.bytes_local for result in results),
+        seconds=sum(result.seconds for result in results),
+        bad_peers=tuple(dict.fromkeys(peer for result in results for peer in result.bad_peers)),
+        notices=tuple(dict.fromkeys(notice for result in results for notice in result.notices)),
+    )
 
 
 def _owner(version: Version) -> str:

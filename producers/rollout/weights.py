@@ -61,7 +61,7 @@ class WeightSync:
         if fetching is None and self._context.clock.monotonic() >= self._not_before_s:
             target = self._chooser.choose(self._engine.version)
             if target is not None:
-                self._staging.begin(target)
+                self._staging.begin(target, published=self._chooser.published)
         self._report()
 
     def close(self) -> None:
@@ -69,6 +69,9 @@ class WeightSync:
         self._staging.close()
 
     def _arrived(self, staged: Staged) -> None:
+        if staged.refused is not None:
+            details = {"version": str(staged.manifest.version), "why": staged.refused}
+            self._context.events.notice("delta_refused", details=details)
         if staged.error is not None:
             if not isinstance(staged.error, FetchCancelled):
                 self._failed("fetch_failed", version=staged.manifest.version, error=staged.error)
@@ -94,7 +97,7 @@ class WeightSync:
                 return
             self._context.metrics.observe("swap_pause_s", clock.monotonic() - began_s)
         self._pause_s = self._settings.fetch_retry_s
-        self._context.events.notice("swapped", details={"version": str(version)})
+        self._context.events.notice("swapped", details={"version": str(version)}, num_deltas=staged.num_deltas)
 
     def _failed(self, name: str, *, version: Version, error: RlweaveError) -> None:
         details = {"version": str(version), "error": error.message, "hint": error.hint}

@@ -1,12 +1,10 @@
-"""The two engines under test, and what the behaviour suite shares."""
+"""What every engine contract test stands on: an engine of each kind, with states whose token is their step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import torch
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+import pytest
 
 from pipeline.engines.base import Engine, Generation, GenerationRequest, StateTensor
 from pipeline.engines.model_dir import named_state
@@ -15,6 +13,8 @@ from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.tiny import CHARACTERS, character_tokenizer
 from pipeline.engines.torch_engine import TorchEngine
 from schemas.records import PromptGroup, SamplingParams, Version
+from tests.engines import NEEDS_VLLM, SharedVllm, step_model, step_state
+from topics.clock import Deadline
 
 SLOTS = 64
 CONTEXT_TOKENS = 32
@@ -23,46 +23,43 @@ FIRST_STEP, LAST_STEP = 4, 60  # below are the special tokens of the character t
 State = dict[str, StateTensor]
 
 
-def step_model() -> PreTrainedModel:
-    """A real model whose residual stream is constant, so that its output row alone decides the token."""
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=CONTEXT_TOKENS,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    construct: Callable[[Qwen3Config], PreTrainedModel] = Qwen3ForCausalLM  # its constructor is untyped
-    model = construct(config)
-    own, _ = named_state(model)
-    own["model.embed_tokens.weight"].fill_(1.0)
-    own["model.layers.0.self_attn.o_proj.weight"].zero_()
-    own["model.layers.0.mlp.down_proj.weight"].zero_()
-    own["lm_head.weight"].zero_()
-    return model
-
-
 class TorchBackend:
+    stepwise = True
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        pass
+
     def engine(self) -> Engine:
-        model = step_model()
+        model = step_model(context_tokens=CONTEXT_TOKENS)
         self._state = {name: tensor.clone() for name, tensor in named_state(model)[0].items()}
         settings = TorchEngineSettings(model_dir=Path("unused"), max_concurrent_sequences=SLOTS)
         return TorchEngine(model, character_tokenizer(CHARACTERS, context_tokens=CONTEXT_TOKENS), settings=settings)
 
     def state(self, step: int) -> State:
-        head = torch.zeros_like(self._state["lm_head.weight"])
-        head[step] = 4.0
-        return {**self._state, "lm_head.weight": head}
+        return {**step_state(self._state, step)}
+
+
+class VllmBackend:
+    """Engines over one vLLM, which starts once for all tests; each engine is cold at first."""
+
+    stepwise = False
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._vllm: SharedVllm = request.getfixturevalue("shared_vllm")
+
+    def engine(self) -> Engine:
+        return self._vllm.engine(max_sequences=SLOTS, context_tokens=CONTEXT_TOKENS)
+
+    def state(self, step: int) -> State:
+        return {**step_state(self._vllm.weights, step)}
 
 
 class ScriptedBackend:
+    stepwise = True
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        pass
+
     def engine(self) -> Engine:
         return ScriptedEngine(max_concurrent_sequences=SLOTS, context_tokens=CONTEXT_TOKENS)
 
@@ -70,7 +67,12 @@ class ScriptedBackend:
         return {**scripted_state(step)}
 
 
-Backend = TorchBackend | ScriptedBackend
+Backend = TorchBackend | ScriptedBackend | VllmBackend
+KINDS = [
+    pytest.param(TorchBackend, id="torch"),
+    pytest.param(ScriptedBackend, id="scripted"),
+    pytest.param(VllmBackend, id="vllm", marks=NEEDS_VLLM),
+]
 
 
 def version(step: int, *, lineage: int = 1) -> Version:
@@ -111,11 +113,11 @@ def group(
 
 def run_out(engine: Engine) -> list[Generation]:
     done: list[Generation] = []
-    for _ in range(2 * CONTEXT_TOKENS):
-        if not engine.num_running:
-            return done
+    deadline = Deadline.after(60)
+    while engine.num_running:
+        deadline.check(f"{engine.num_running} requests")
         done += engine.step()
-    raise AssertionError(f"{engine.num_running} requests never ended")
+    return done
 
 
 def stamps(generation: Generation) -> list[Version]:

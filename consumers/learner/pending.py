@@ -1,0 +1,70 @@
+"""A step between its training and its transaction, and what is told of it afterwards.
+
+Role: what the loop keeps while the step's weights are encoded beside the next one.
+Data in: what the step decided. Data out: gauges and two notices: `step` (training) and `staged` (weights).
+Failure: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consumers.learner.batch import Batch
+from consumers.learner.checkpoint import LearnerState
+from consumers.learner.outcomes import OutcomeDraft
+from consumers.learner.publisher import Staged
+from consumers.learner.trainer import StepStats
+from pipeline.stage import StageContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingStep:
+    """A step that was trained and is not written yet."""
+
+    batch: Batch
+    stats: StepStats
+    drafts: Sequence[OutcomeDraft]
+    state: LearnerState  # what a checkpoint of these weights says, once the step is written
+
+
+def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) -> None:
+    """Say what a step that was written was like."""
+    stats, step = pending.stats, pending.batch.step
+    ages = [member.age for member in pending.batch.members]
+    values: dict[str, float] = {
+        "reward_mean": stats.reward_mean,
+        "loss": stats.loss,
+        "age_mean": sum(ages) / len(ages),
+        "age_max": float(pending.batch.max_age),
+    }
+    for name, value in values.items():
+        context.metrics.gauge(name, value)
+    context.events.notice(
+        "step",
+        details=None,
+        step=step,
+        num_samples=pending.batch.num_samples,
+        num_tokens=stats.num_tokens,
+        grad_norm=stats.grad_norm,
+        clipped_share=stats.clipped_share,
+        capped_share=stats.capped_share,
+        mismatch_mean=stats.mismatch_mean,
+        **values,
+    )
+    report_staged(context, staged)
+
+
+def report_staged(context: StageContext, staged: Staged) -> None:
+    """Say how a version was staged."""
+    manifest, figures = staged.manifest, staged.figures
+    context.events.notice(
+        "staged",
+        details={"version": str(manifest.version), "encoding": manifest.encoding, "base": str(manifest.base)},
+        snapshot_s=figures.snapshot_s,
+        encode_s=figures.encode_s,
+        new_bytes=figures.num_new_bytes,
+        delta_bytes=figures.delta_bytes,
+        state_bytes=figures.num_bytes,
+        changed_share=figures.changed_share,
+    )

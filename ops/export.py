@@ -1,0 +1,197 @@
+"""A published version as a model directory for `from_pretrained` and vLLM.
+
+Role: behind `rlweave export`.
+Data in: manifests, chunks of the run's stores or peers, the model directory the run began with. Data out: a directory:
+that one's files without its weights, `model.safetensors`, and `rlweave.json` saying what it is.
+The file holds the canonical stream as it is, behind a header (https://github.com/huggingface/safetensors#format), so
+no tensor library is needed and every dtype is carried bit for bit. Tied tensors are left out, as by `save_pretrained`.
+Invariants: the directory appears whole, after the weights were read back and gave the manifest's digest.
+Failure: `WeightsError`, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from struct import pack, unpack
+
+import orjson
+from blake3 import blake3
+
+from ops.replay.sources import Source, decode
+from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.fetcher import fetch
+from pipeline.weights.held import HeldState
+from pipeline.weights.route import Route, find_route
+from pipeline.weights.state import decode_raw
+from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.wire_state import WireState
+from schemas.errors import CodecError, WeightsError
+from schemas.records import Manifest, TensorEntry, Version
+from topics.catalog import WEIGHTS
+from topics.clock import Deadline
+
+WEIGHTS_FILE = "model.safetensors"
+FETCH_LIMIT_S = 600.0
+_STORE_MAX_BYTES = 2**62  # nothing is swept here
+_WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
+_READ_BYTES = 2**22
+_CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def published_versions(source: Source) -> dict[Version, Manifest]:
+    """Manifests on the `weights` topic that have no tombstone."""
+    found: dict[bytes, Manifest] = {}
+    for record in source.read(WEIGHTS, source.window(WEIGHTS)):
+        key = record.key if record.key is not None else b""
+        if record.value is None:
+            found.pop(key, None)
+            continue
+        try:
+            decoded = decode(WEIGHTS, record)
+        except CodecError:
+            continue
+        if isinstance(decoded, Manifest):
+            found[key] = decoded
+    return {manifest.version: manifest for manifest in found.values()}
+
+
+def export_version(
+    published: Mapping[Version, Manifest], version: Version | None, *, target: Path, model: Path, folder: Path
+) -> Manifest:
+    """Write a version as a model directory.
+
+    Args:
+        published: all that are listed.
+        version: which one; None: the newest.
+        target: must not exist, or be empty.
+        model: directory the run began with.
+        folder: of the run: its chunk stores and its peers' token.
+
+    Raises:
+        WeightsError: no such version, its bytes are nowhere, or a directory is at fault.
+    """
+    manifest = _choose(published, version)
+    _check_places(target, model=model)
+    state = _assemble(manifest, published=published, folder=folder)
+    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        _copy_model_files(model, aside)
+        _say_dtype(aside / "config.json", manifest)
+        _write_weights(aside / WEIGHTS_FILE, state)
+        _verify(aside / WEIGHTS_FILE, manifest)
+        (aside / "rlweave.json").write_bytes(orjson.dumps(_origin(manifest), option=orjson.OPT_INDENT_2))
+        if target.is_dir():
+            target.rmdir()  # it is empty
+        aside.replace(target)
+    except OSError as error:
+        raise WeightsError(f"{target} cannot be written: {error}; nothing was exported") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return manifest
+
+
+def _choose(published: Mapping[Version, Manifest], version: Version | None) -> Manifest:
+    if not published:
+        raise WeightsError("no version is published; nothing was exported")
+    chosen = max(published) if version is None else version
+    if chosen not in published:
+        raise WeightsError(
+            f"version {chosen} is not published, or not any more; nothing was exported",
+            hint=f"published are {', '.join(map(str, sorted(published)))}; weights.keep_versions says how many stay",
+        )
+    return published[chosen]
+
+
+def _check_places(target: Path, *, model: Path) -> None:
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise WeightsError(f"{target} is there already; nothing was exported", hint="name a directory that is not")
+    if not (model / "config.json").is_file():
+        raise WeightsError(f"the run's model directory {model} has no config.json; nothing was exported")
+
+
+def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path) -> WireState:
+    """The version's bytes, verified."""
+    route = find_route(manifest, published=published, held_digest=None)
+    store = next((store for store in _stores(folder) if _has_all(store, route)), None)
+    if store is None:
+        store = ChunkStore(folder / "weights" / "export", max_bytes=_STORE_MAX_BYTES)
+        token, deadline = load_or_create_token(folder / "peer-token"), Deadline.after(FETCH_LIMIT_S)
+        for part in route.manifests:
+            fetch(part, store=store, token=token, deadline=deadline)
+    held = HeldState(decode_raw)
+    tensors = held.advance(manifest, route, store=store)
+    return WireState.over(manifest.tensors, tensors)
+
+
+def _stores(folder: Path) -> Iterator[ChunkStore]:
+    for path in sorted((folder / "weights").glob("*/chunks")):
+        yield ChunkStore(path.parent, max_bytes=_STORE_MAX_BYTES)
+
+
+def _has_all(store: ChunkStore, route: Route) -> bool:
+    return all(store.verified(chunk.digest) for manifest in route.manifests for chunk in manifest.chunks)
+
+
+def _copy_model_files(model: Path, aside: Path) -> None:
+    aside.mkdir(parents=True)
+    for path in sorted(model.iterdir()):
+        if path.is_file() and not path.name.endswith(_WEIGHT_SUFFIXES):
+            shutil.copyfile(path, aside / path.name)
+
+
+def _say_dtype(config: Path, manifest: Manifest) -> None:
+    """The configuration names the dtype in which the weights are, when they have one."""
+    dtypes = {tensor.dtype for tensor in manifest.tensors} & _CONFIG_DTYPES.keys()
+    if len(dtypes) != 1:
+        return
+    values = orjson.loads(config.read_bytes())
+    if isinstance(values, dict):
+        name = _CONFIG_DTYPES[dtypes.pop()]
+        values |= {key: name for key in ("dtype", "torch_dtype") if key in values}
+        config.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _write_weights(path: Path, state: WireState) -> None:
+    header = orjson.dumps(_header(state.entries))
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(pack("<Q", len(header)))
+        file.write(header)
+        for buffer in state.buffers:
+            file.write(buffer.data.data)
+
+
+def _header(entries: tuple[TensorEntry, ...]) -> dict[str, object]:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for entry in entries:
+        if entry.tied_to is None:
+            header[entry.name] = {
+                "dtype": entry.dtype,
+                "shape": list(entry.shape),
+                "data_offsets": [at, at + entry.num_bytes],
+            }
+            at += entry.num_bytes
+    return header
+
+
+def _verify(path: Path, manifest: Manifest) -> None:
+    """What is on the disk is the state that the manifest names."""
+    hasher = blake3()
+    with path.open("rb") as file:
+        (header_bytes,) = unpack("<Q", file.read(8))
+        file.seek(8 + header_bytes)
+        while piece := file.read(_READ_BYTES):
+            hasher.update(piece)
+    if hasher.hexdigest() != manifest.state_digest:
+        raise WeightsError(
+            f"{path.name} came out as state {hasher.hexdigest()}, version {manifest.version} is "
+            f"{manifest.state_digest}; nothing was exported"
+        )
+
+
+def _origin(manifest: Manifest) -> dict[str, str]:
+    return {"run": manifest.run, "version": str(manifest.version), "state_digest": manifest.state_digest}
