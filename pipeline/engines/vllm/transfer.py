@@ -32,6 +32,9 @@ from pipeline.engines.vllm.sealed import is_sealed
 from pipeline.engines.vllm.tracing import Placed, TraceError, trace
 from pipeline.engines.vllm.verifying import Loaded, VerifyError, verify
 
+# What vLLM's weight loaders raise for a state at fault.
+LOADER_ERRORS = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, RuntimeError, OSError)
+
 
 class _Mapper(Protocol):
     def _map_name_with_shard(self, key: str) -> Placed: ...
@@ -39,7 +42,9 @@ class _Mapper(Protocol):
 
 class _QuantMethod(Protocol):
     def process_weights_after_loading(self, layer: nn.Module) -> None: ...
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor: ...
+
+    @property
+    def apply(self) -> Callable[..., Tensor]: ...  # (layer, x, bias=None)
 
 
 class _Loads(Protocol):
@@ -107,7 +112,7 @@ class SealedFileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
         initialize_layerwise_reload(self.model)
         try:
             taken = cast(_Loads, self.model).load_weights(iter(published.items()))
-        except Exception as error:
+        except LOADER_ERRORS as error:
             raise _LoadError(f"vLLM's loader failed: {type(error).__name__}: {error}") from error
         finally:
             finalize_layerwise_reload(self.model, self.model_config)
