@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from ops.services.manager import services_down, services_up
 from ops.services.model import ServicesInfo, ServicesSettings
-from tests.engines import SharedVllm
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
+
+if TYPE_CHECKING:
+    from tests.engines import SharedVllm
 
 DATA_PARTITIONS = 4
 
@@ -50,6 +53,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]
 @pytest.fixture(scope="session")
 def shared_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVllm]:
     """A real vLLM, started once and only when a test asks for it."""
+    from tests.engines import SharedVllm  # noqa: PLC0415 - heavy, and most tests need no engine
+
     vllm = SharedVllm(tmp_path_factory.mktemp("vllm-model"))
     yield vllm
     vllm.close()
