@@ -66,6 +66,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     """A run file whose broker and Redis do not exist; what is wrong with settings must be found before that matters."""
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
     settings: dict[str, Value] = {
         "run.name": "little",
         "run.dir": str(tmp_path / "runs"),
@@ -113,6 +114,8 @@ def test_check_says_that_settings_are_fine_or_what_is_wrong_and_starts_nothing(d
     assert (wrong.code, "run.min_group_members = 99" in wrong.text) == (ExitCode.USAGE, True), wrong.text
     warned = desk.call("up", "--check", "--config", str(desk.config), "--set", "run.max_staleness=0")
     assert (warned.code, "warning: run.max_staleness = 0" in warned.text) == (0, True), warned.text
+    absent = desk.call("up", "--check", "--config", str(desk.config), "--set", "rewards.sum.plugin=numbermatch")
+    assert (absent.code, "number_match" in absent.text) == (ExitCode.USAGE, True), absent.text
     assert not (desk.folder / "runs").exists()
 
 
