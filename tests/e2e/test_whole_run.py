@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.services.model import ServicesInfo
+from pipeline.exit_codes import ExitCode
 from schemas.reasons import Result
 from tests.e2e.processes import child_with, signal_pid
 from tests.e2e.support import STEPS, Run, Value, Watch, check_books, small_run
@@ -17,12 +18,18 @@ from topics.catalog import EVENTS, LEDGER, WEIGHTS
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_an_undisturbed_run_trains_every_id_once_and_ends_with_0(
+def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_0(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
     changes: dict[str, Value] = {"rollout.replicas": 2}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
+        watch = run.watch(EVENTS)
+        watch.until_phase("prompts", "waiting_for_weights")
+        second = run.up()
+        assert second.wait(30) == ExitCode.REFUSED, second.output()
+        assert "nothing was started" in second.output()
+        watch.close()
         assert process.wait(120) == 0, run.outputs()
         seen = check_books(run)
         trained = [each for each in seen.outcomes if each.result == Result.TRAINED]
