@@ -30,6 +30,7 @@ TOLD = frozenset(
     {"breaker_opened", "upstream_silent", "checkpoint_failed", "record_stuck", "offsets_lost", "load_failed"}
 )
 LINE_EVERY_S = 5.0
+SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process
 _POLL_S = 0.02
 
 
@@ -56,6 +57,8 @@ class RunView:
         """Fold one event; what an instance still sends after it said that it stopped is passed over."""
         if event.instance in self.stopped:
             return
+        if event.instance not in self.processes and event.stage in SINGLE:
+            self._succeed(event.stage)
         view = self.processes.setdefault(event.instance, ProcessView(stage=event.stage))
         if event.kind == "heartbeat":
             self._beat(view, event)
@@ -66,6 +69,13 @@ class RunView:
         elif event.name == "stopped":
             self.processes.pop(event.instance, None)
             self.stopped.add(event.instance)
+
+    def _succeed(self, stage: str) -> None:
+        """A stage of one process has a new one: the old one was killed, and can no longer say that it stopped."""
+        gone = [instance for instance, view in self.processes.items() if view.stage == stage]
+        for instance in gone:
+            del self.processes[instance]
+        self.stopped.update(gone)
 
     def gauge(self, stage: str, name: str) -> float:
         """Sum of a gauge over the processes of a stage; 0 when none has it."""
