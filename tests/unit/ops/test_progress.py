@@ -50,12 +50,8 @@ def test_tokens_per_second_are_those_between_two_heartbeats() -> None:
 
 def test_drops_and_lag_are_summed_over_their_labels() -> None:
     view = RunView()
-    view.add(
-        event("learner-a", gauges={"members_dropped{reason=stale}": 16.0, "members_dropped{reason=x}": 1.0})
-    )
-    view.add(
-        event("scheduler-a", gauges={"lag_records{group=g,topic=s}": 7.0, "lag_records{group=h,topic=x}": 3.0})
-    )
+    view.add(event("learner-a", gauges={"members_dropped{reason=stale}": 16.0, "members_dropped{reason=x}": 1.0}))
+    view.add(event("scheduler-a", gauges={"lag_records{group=g,topic=s}": 7.0, "lag_records{group=h,topic=x}": 3.0}))
     assert view.dropped == 17.0
     assert view.lag_records == 10.0
 
