@@ -147,6 +147,7 @@ def test_an_engine_too_far_behind_fetches_by_itself(rollouts: Rollouts, engine: 
     world.publish(1, 1)
     world.publish(1, 2)  # eta is 2
     until(stage, lambda: engine.version == version(2))
+    assert [each["version"] for each in events_of(world.log, "swapped")] == ["1.0", "1.2"], "1.1 alone was no reason"
 
 
 def test_an_engine_beyond_the_bound_takes_no_prompts(rollouts: Rollouts, engine: ScriptedEngine) -> None:

@@ -58,10 +58,10 @@ class TestFrame:
         for bit in range(len(frame) * 8):
             flipped = bytearray(frame)
             flipped[bit // 8] ^= 1 << bit % 8
-            record_or_error(bytes(flipped))
+            check_record_or_error(bytes(flipped))
 
 
-def record_or_error(data: bytes) -> None:
+def check_record_or_error(data: bytes) -> None:
     """Decode; a record must be of a record type and fit its own fields."""
     try:
         record = decode(data)
@@ -73,17 +73,17 @@ def record_or_error(data: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_record_or_codec_error(data: bytes) -> None:
-    record_or_error(data)
+    check_record_or_error(data)
 
 
 @given(st.sampled_from(FRAMES), st.binary(max_size=200))
 def test_any_body_gives_a_record_or_codec_error(frame: bytes, body: bytes) -> None:
-    record_or_error(frame[:10] + body)
+    check_record_or_error(frame[:10] + body)
 
 
 @given(st.sampled_from(FRAMES), st.integers(0, 400), st.binary(min_size=1, max_size=12))
 def test_any_overwritten_stretch_gives_a_record_or_codec_error(frame: bytes, start: int, patch: bytes) -> None:
-    record_or_error(frame[:start] + patch + frame[start + len(patch) :])
+    check_record_or_error(frame[:start] + patch + frame[start + len(patch) :])
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=[type(record).__name__ for record in EXAMPLES])
@@ -92,7 +92,7 @@ def test_forged_lengths_do_not_allocate(frame: bytes) -> None:
     tracemalloc.start()
     try:
         for start in range(10, len(frame)):
-            record_or_error(frame[:start] + huge + frame[start:])
+            check_record_or_error(frame[:start] + huge + frame[start:])
             _, peak_bytes = tracemalloc.get_traced_memory()
             assert peak_bytes < 1_000_000, f"at byte {start}"
     finally:

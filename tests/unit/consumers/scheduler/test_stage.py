@@ -187,6 +187,7 @@ def test_lag_of_rewards_becomes_a_gauge(rig: Rig) -> None:
         return scheduler._context.metrics.snapshot().get(name)
 
     turn_until(scheduler, lambda: gauge() == 0.0)
+    assert gauge() == 0.0, "a lag that is known stays shown"
 
 
 def test_commands_of_a_lower_epoch_on_the_topic_are_ignored(rig: Rig) -> None:

@@ -53,7 +53,7 @@ def varied(num: int) -> list[GenerationRequest]:
     ]
 
 
-def same(one: Generation, other: Generation) -> None:
+def assert_same(one: Generation, other: Generation) -> None:
     assert one.tokens.tolist() == other.tokens.tolist()
     assert (one.text, one.finish_reason, one.version_runs) == (other.text, other.finish_reason, other.version_runs)
     np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)

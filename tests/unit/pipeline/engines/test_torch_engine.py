@@ -21,7 +21,7 @@ from pipeline.engines.tiny import make_tiny_model
 from pipeline.engines.torch_engine import TorchEngine, open_torch_engine
 from schemas.errors import EngineError, RecordInvalid
 from schemas.records import Message, PromptGroup, SamplingParams, Version
-from tests.unit.pipeline.engines.requests import prompts, request, run, same, sharpen, varied
+from tests.unit.pipeline.engines.requests import assert_same, prompts, request, run, sharpen, varied
 
 V1, V2 = Version(lineage=1, step=1), Version(lineage=1, step=2)
 EOS = 2
@@ -64,8 +64,8 @@ def test_a_sequence_is_the_same_alone_in_a_batch_and_joining_late(engine: TorchE
     while engine.num_running:
         staggered.update({g.request_id: g for g in engine.step()})
     for each in requests:
-        same(together[each.request_id], staggered[each.request_id])
-        same(together[each.request_id], run(engine, [each])[each.request_id])
+        assert_same(together[each.request_id], staggered[each.request_id])
+        assert_same(together[each.request_id], run(engine, [each])[each.request_id])
     assert len({tuple(g.tokens.tolist()) for g in together.values()}) > 30
 
 
@@ -75,7 +75,7 @@ def test_members_of_a_group_share_a_prefill_and_differ_by_seed(engine: TorchEngi
     other = [request("other", (9, 9), seed=3)]
     together = run(engine, [*group, *other])
     for each in [*group, *other]:
-        same(together[each.request_id], run(engine, [each])[each.request_id])
+        assert_same(together[each.request_id], run(engine, [each])[each.request_id])
     assert len({tuple(g.tokens.tolist()) for g in together.values()}) > 12
 
 
@@ -159,7 +159,7 @@ def test_after_a_swap_new_requests_equal_a_fresh_engine(
     fresh.load(V2, state)
     swapped, expected = run(engine, requests), run(fresh, requests)
     for name, generation in expected.items():
-        same(swapped[name], generation)
+        assert_same(swapped[name], generation)
 
 
 def test_an_end_token_ends_a_sequence_and_stays_in_its_tokens(engine: TorchEngine) -> None:
@@ -210,7 +210,7 @@ def test_rows_that_ended_early_do_not_disturb_the_rest(engine: TorchEngine) -> N
     requests = [request(f"r{i}", p, seed=i, max_tokens=1 + 3 * (i % 9)) for i, p in enumerate(prompts(num=27))]
     together = run(engine, requests)
     for each in requests:
-        same(together[each.request_id], run(engine, [each])[each.request_id])
+        assert_same(together[each.request_id], run(engine, [each])[each.request_id])
 
 
 def test_a_full_context_is_used_to_its_last_token(engine: TorchEngine) -> None:
@@ -338,7 +338,7 @@ def test_prefills_are_split_by_distinct_padded_tokens(engine: TorchEngine, model
     small = open_torch_engine(TorchEngineSettings(model_dir=model_dir, max_prefill_tokens=10), version=V1)
     whole = run(engine, requests)
     for name, generation in run(small, requests).items():
-        same(whole[name], generation)
+        assert_same(whole[name], generation)
 
 
 def test_padding_is_on_the_left() -> None:
