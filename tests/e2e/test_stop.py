@@ -66,7 +66,7 @@ def test_the_learner_stops_while_it_starts_clones_waits_for_a_peer_and_for_data(
         for library in ("_pydantic_core", "confluent_kafka", "libtorch"):  # while it imports them
             learner = run.stage("learner")
             _until_mapped(learner, library)
-            _check_stops(learner)
+            check_stops(learner)
         run.settings["learner.cloning.num_steps"] = 100_000
         _stop_in_phase(run, "cloning")
         run.settings["learner.cloning.num_steps"] = 1
@@ -74,7 +74,7 @@ def test_the_learner_stops_while_it_starts_clones_waits_for_a_peer_and_for_data(
         assert not read_all(run, WEIGHTS).manifests
         peer = run.stage("peer")
         _stop_in_phase(run, "waiting_for_data")
-        _check_stops(peer)
+        check_stops(peer)
         seen = read_all(run, LEDGER, WEIGHTS)
         assert not seen.outcomes
         assert len(seen.manifests) == 1, "published whole by the last one, not at all by those before"
@@ -89,7 +89,7 @@ def test_stages_stop_while_they_wait_for_a_learner(
         for stage, phase in {**phases, "scheduler": "watching", "peer": "serving"}.items():
             process = run.stage(stage)
             watch.until_phase(stage, phase)
-            _check_stops(process)
+            check_stops(process)
         watch.close()
 
 
@@ -127,7 +127,7 @@ def _until_mapped(process: Process, library: str) -> None:
         time.sleep(0.01)
 
 
-def _check_stops(process: Process) -> None:
+def check_stops(process: Process) -> None:
     process.send(signal.SIGTERM)
     assert process.wait(GRACE_S) == 0, process.output()
 
@@ -142,4 +142,4 @@ def _stop_in_phase(run: Run, phase: str) -> None:
         what=f"the learner in {phase}",
     )
     watch.close()
-    _check_stops(learner)
+    check_stops(learner)
