@@ -129,5 +129,23 @@ class WeightsSettings(Section):
     host: str = Field(default="127.0.0.1", description="Address the peer server binds to.")
     port: int = Field(default=0, ge=0, le=65535, description="Port of the peer server; 0 picks a free one.")
     advertised_url: str | None = Field(default=None, description="URL other hosts reach the peer at.")
+    tls_cert: Path | None = Field(
+        default=None, description="PEM certificate chain of the peer server; with it peers are asked over https."
+    )
+    tls_key: Path | None = Field(default=None, description="PEM key of tls_cert.")
+    tls_ca: Path | None = Field(
+        default=None, description="PEM certificates that other peers are checked against; absent: the system's."
+    )
+    domain: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+        description="Label of this host's place in the network; hosts of one domain share fast links, and one copy "
+        "of a version crosses between domains.",
+    )
+    max_uploads: PositiveInt = Field(default=32, description="Chunks the peer server sends at a time.")
+    upload_bytes_s: dict[str, float] = Field(
+        default_factory=dict, description="Most bytes per second the peer server sends, by traffic class."
+    )
+    max_peers: PositiveInt = Field(default=32, description="Peers a fetch follows at a time, besides the seeds.")
     fetch_deadline_s: Seconds = Field(default=60.0, description="Longest time to fetch one version.")
-    parallel_fetches: PositiveInt = Field(default=4, description="Chunks fetched at a time.")
+    parallel_fetches: PositiveInt = Field(default=8, description="Chunks fetched at a time.")
