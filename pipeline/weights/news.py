@@ -1,10 +1,10 @@
 """What peers tell one another while versions travel: who has which chunk, and who is fetching what.
 
 Role: the words of `POST /v1/news`, shared by `peer` and the fetcher.
-Data in and out: a `NewsRequest` is one JSON object; the answer is a stream of JSON lines, each one `News`. The first line
-says what is there, later ones what changed; an empty object at least every `NEWS_BEAT_S` says that the peer lives.
-Invariants: only chunks that were asked for are told. Somebody is a member of a peer's list for as long as its own stream
-from that peer is open. Nothing in it is trusted: chunks are verified on receipt, URLs are checked.
+Data in and out: a `NewsRequest` is one JSON object; the answer is a stream of JSON lines, each one `News`. The first
+line says what is there, later ones what changed; an empty object at least every `NEWS_BEAT_S` says that the peer lives.
+Invariants: only chunks that were asked for are told. Somebody is a member of a peer's list for as long as its own
+stream from that peer is open. Nothing in it is trusted: chunks are verified on receipt, URLs are checked.
 Failure: `WeightsError` for a line that is none, or over its limit.
 """
 
