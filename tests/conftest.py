@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 DATA_PARTITIONS = 4
 SERVICES_DIR = pytest.StashKey[Path]()
-_LONGEST_FIRST = ("vllm", "slow", "integration")  # then all others
+_LONGEST_FIRST = ("vllm", "slow", "integration")  # marks; then all others
+_SERVERS = {"services", "cluster", "secure_services"}  # fixtures
+_HEAVY = {"cluster", "secure_services"}  # fixtures that are started once, so that all their tests share a worker
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,12 +60,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Services are marked, what needs vLLM stays together (it is large, and slow to start), and long tests begin."""
+    """What needs servers says so, what needs the same heavy one stays together, and long tests begin."""
     for item in items:
-        if "services" in getattr(item, "fixturenames", ()):
+        used = set(getattr(item, "fixturenames", ()))
+        if used & _SERVERS:
             item.add_marker(pytest.mark.integration)
-        if item.get_closest_marker("vllm") is not None:
-            item.add_marker(pytest.mark.xdist_group("vllm"))
+        for name in ("vllm",) if item.get_closest_marker("vllm") is not None else sorted(used & _HEAVY)[:1]:
+            item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=_rank)
 
 

@@ -8,7 +8,6 @@ Data in and out: bytes; a `Finding`, or None when the contract holds.
 
 from __future__ import annotations
 
-import gc
 import time
 import traceback
 import tracemalloc
@@ -84,7 +83,6 @@ def try_input(decode: Decode, data: bytes, *, bytes_per_byte: int = 0) -> Findin
 
 
 def _measured(decode: Decode, data: bytes, *, bytes_per_byte: int) -> Finding | None:
-    gc.collect()
     tracemalloc.start()
     try:
         result = _result(decode, data)

@@ -66,7 +66,8 @@ def _codes_of(covered: object) -> Iterator[CodeType]:
             if isinstance(inner, FunctionType) and inner.__code__.co_filename != "<string>":  # written by dataclass
                 yield from _nested(inner.__code__)
         return
-    plain = getattr(covered, "__wrapped__", covered)
+    bare = getattr(covered, "__func__", covered)
+    plain = getattr(bare, "__wrapped__", bare)
     if not isinstance(plain, FunctionType):
         raise TypeError(f"{covered!r} is no function and no class")
     yield from _nested(plain.__code__)

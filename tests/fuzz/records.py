@@ -34,6 +34,8 @@ def _frame(folder: Path) -> Decode:
     """Decoding, and that what was decoded can be written and read again."""
 
     def run(data: bytes) -> object:
+        if len(data) < 2:  # stands for a record without a value
+            return dead_letters.readable(None, COMMANDS.records, tombstones=not data)
         record = dead_letters.readable(data, get_args(records.Record), tombstones=False)
         if record is None or record_type_of(data) is not type(record):
             raise Violated(f"the head of a frame of {type(record).__name__} names another type")
@@ -44,9 +46,20 @@ def _frame(folder: Path) -> Decode:
             raise Violated(f"what was decoded cannot be written: {error.message}") from error
         if again != repeated:
             raise Violated("decoding and encoding change the bytes")
-        return again, key_of(record), headers_of(record)
+        return again, key_of(record), headers_of(record), _as_command(data)
 
     return run
+
+
+def _as_command(data: bytes) -> list[str]:
+    """Why it is no command, on its topic and off it."""
+    said = []
+    for read in (partial(decode, expect=Command), partial(dead_letters.readable, record_types=(), tombstones=True)):
+        try:
+            read(data)
+        except CodecError as error:
+            said.append(error.message)
+    return said
 
 
 def _content(folder: Path) -> Decode:
