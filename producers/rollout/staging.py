@@ -23,6 +23,7 @@ from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.held import HeldState
+from pipeline.weights.listing import parts_of
 from pipeline.weights.route import Route, find_route
 from schemas.errors import DeadlineExceeded, FetchCancelled, RlweaveError, WeightsError
 from schemas.records import Manifest, Version
@@ -162,7 +163,7 @@ class Staging:
                 options=FetchOptions(owner=_owner(trip.target.version)),
                 cancel=trip.cancel,
             )
-            for part in route.manifests
+            for part in parts_of(route, store=self._store)
         ]
         state = self._held.advance(trip.target, route, store=self._store)
         return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
