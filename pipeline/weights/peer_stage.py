@@ -12,14 +12,16 @@ not matter, as manifests name their seeds.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.stage import TURN_S, StageContext
-from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.chunks import stores_in
 from pipeline.weights.directory import PeerDirectory, PeerInfo
-from pipeline.weights.peer import PeerServer, PeerSettings, read_peer_file
+from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
 from topics.clock import Deadline
@@ -88,15 +90,17 @@ class PeerStage:
     def _serve(self) -> tuple[PeerServer, str]:
         """A server on the port that is set, else on that of a predecessor, else on a free one."""
         run, settings, metrics = self._context.run, self._settings, self._context.metrics
+        folder = run.folder / "weights"
         offered = PeerSettings(
-            store=ChunkStore(run.folder / "weights" / "learner", max_bytes=settings.store_max_bytes),
+            stores=partial(stores_in, folder),
+            folder=folder,
             token=load_or_create_token(run.folder / "peer-token"),
             host=settings.host,
             port=settings.port,
             advertised_url=settings.advertised_url,
             on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
         )
-        former = read_peer_file(offered.store.root)
+        former = read_peer_file(folder)
         port = None if former is None else urlsplit(former["url"]).port
         if settings.port == 0 and settings.advertised_url is None and port is not None:
             server = PeerServer(replace(offered, port=port))
@@ -109,7 +113,7 @@ class PeerStage:
 
     def _announce(self) -> None:
         self._announced_s = self._context.clock.monotonic()
-        warning = self._directory.announce(self._context.instance, PeerInfo(url=self.url))
+        warning = self._directory.announce(self._context.instance, PeerInfo(url=self.url, domain=self._settings.domain))
         if warning and warning != self._warning:
             self._context.events.notice("redis_unavailable", details={"warning": warning})
         self._warning = warning

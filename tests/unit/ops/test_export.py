@@ -87,7 +87,7 @@ def test_chunks_that_are_not_on_this_machine_come_from_peers(tmp_path: Path) -> 
     """Another machine's run folder, with the run's token."""
     remote = ChunkStore(tmp_path / "remote" / "run" / "weights" / "learner", max_bytes=2**30)
     token = load_or_create_token(tmp_path / "run" / "peer-token")
-    peer = PeerServer(PeerSettings(store=remote, token=token))
+    peer = PeerServer(PeerSettings(stores=[remote], token=token))
     try:
         there = Run(tmp_path / "remote", wire_dtype=None, seeds=(peer.start(),))
         here = tmp_path / "here"
