@@ -26,7 +26,7 @@ from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
 from pipeline.weights.listing import open_listing, set_apart
 from pipeline.weights.manifest import all_chunks, build_manifest, check_peer_url
-from pipeline.weights.peer import read_peer_file
+from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.series import EncodedVersion, SeriesSettings, VersionSeries
 from pipeline.weights.wire_state import WireState
 from schemas.errors import WeightsError
@@ -172,8 +172,8 @@ class Publisher:
 
     @property
     def has_seed(self) -> bool:
-        """Whether a peer process serves, or served, our store; both start at the same time."""
-        peer = read_peer_file(self._store.root)
+        """Whether a peer process of this host serves, or served, the run's stores; both start at the same time."""
+        peer = read_peer_file(self._store.root.parent)
         if peer is not None:
             self._url = peer["url"]
         return self._url != ""

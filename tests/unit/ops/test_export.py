@@ -94,7 +94,7 @@ def test_chunks_that_are_not_on_this_machine_come_from_peers(
     monkeypatch.setattr(listing, "MAX_INLINE_BYTES", inline_bytes)
     remote = ChunkStore(tmp_path / "remote" / "run" / "weights" / "learner", max_bytes=2**30)
     token = load_or_create_token(tmp_path / "run" / "peer-token")
-    peer = PeerServer(PeerSettings(store=remote, token=token))
+    peer = PeerServer(PeerSettings(stores=[remote], token=token))
     try:
         there = Run(tmp_path / "remote", wire_dtype=None, seeds=(peer.start(),))
         here = tmp_path / "here"

@@ -10,7 +10,7 @@ from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.fetcher import fetch
-from pipeline.weights.peer import read_peer_file
+from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.peer_stage import PeerStage
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
@@ -34,12 +34,12 @@ def test_serves_the_learners_chunks(world: World, tmp_path: Path) -> None:
     token = load_or_create_token(world.run.folder / "peer-token")
     store = ChunkStore(tmp_path / "other", max_bytes=2**20)
     assert fetch(manifest, store=store, token=token, deadline=Deadline.after(10)).bytes_fetched == 8
-    found = read_peer_file(world.store.root)
+    found = read_peer_file(world.store.root.parent)
     assert found is not None
     assert found["url"] == stage.url
     stage.stop(deadline=Deadline.after(5))
     assert context.metrics.snapshot()["weight_bytes{direction=sent}"] == 8
-    assert read_peer_file(world.store.root) is None
+    assert read_peer_file(world.store.root.parent) is None
 
 
 def test_redis_away_is_told_and_does_not_matter(world: World) -> None:

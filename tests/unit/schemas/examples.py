@@ -138,6 +138,10 @@ _COMMAND = Command(
     rate=1.5,
     drain=False,
     issued_unix_ms=NOW_MS,
+    targets=("rollout-0", "rollout-1", "rollout-2"),
+    waves=(("rollout-2",), ("rollout-0", "rollout-1")),
+    wave=1,
+    rates={"weights": 25e6},
 )
 
 _MANIFEST = Manifest(

@@ -31,7 +31,7 @@ class Rig:
     def __init__(self, folder: Path, **fields: object) -> None:
         self.store = ChunkStore(folder, max_bytes=1)  # nothing stays that is not needed
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
+        (folder.parent / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
         self.model = nn.Linear(100, 60)
         self.settings = WeightsSettings.model_validate(
             {"anchor_every": 5, "keep_versions": 3, "chunk_bytes": 4096, **fields}
