@@ -26,11 +26,12 @@ from schemas.records import Manifest, Version
 
 
 class Run:
-    """A run's folder with three versions: an anchor and two deltas."""
+    """A run's folder with three versions: an anchor and two deltas. A model directory that is there is taken."""
 
     def __init__(self, root: Path, *, wire_dtype: str | None, seeds: tuple[str, ...] = ()) -> None:
         self.folder, self.model_dir, self.target = root / "run", root / "model", root / "out"
-        make_tiny_model(self.model_dir, seed=1)
+        if not self.model_dir.exists():
+            make_tiny_model(self.model_dir, seed=1)
         self.model = load_model(self.model_dir, device="cpu", dtype="float32")
         self.store = ChunkStore(self.folder / "weights" / "learner", max_bytes=2**30)
         target = StoreTarget(store=self.store, chunk_bytes=65_536)
