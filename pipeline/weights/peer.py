@@ -51,6 +51,7 @@ class PeerSettings:
     folder: Path | None = None  # where `peer.json` is written; None: nowhere
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
+    domain: str = ""  # of this host
     advertised_url: str | None = None  # what others should use, when it is not http://host:port
     max_uploads: int = 16
     upload_limit_s: float = 120.0
@@ -187,7 +188,7 @@ def _app(settings: PeerSettings) -> tuple[web.Application, NewsResource]:
     app = web.Application(middlewares=[authorize], client_max_size=MAX_NEWS_BYTES)
     app.router.add_get("/v1/chunks/{digest}", chunks.get)
     app.router.add_get("/v1/health", _health)
-    news = NewsResource(stores, max_streams=settings.max_streams, refuse=refuse)
+    news = NewsResource(stores, domain=settings.domain, max_streams=settings.max_streams, refuse=refuse)
     app.router.add_post("/v1/news", news.post)
 
     async def close(_: web.Application) -> None:

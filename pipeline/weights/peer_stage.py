@@ -100,6 +100,7 @@ class PeerStage:
             host=settings.host,
             port=settings.port,
             advertised_url=settings.advertised_url,
+            domain=settings.domain,
             max_uploads=settings.max_uploads,
             upload_bytes_s=settings.upload_bytes_s,
             tls=server_context(cert=settings.tls_cert, key=settings.tls_key),

@@ -76,7 +76,7 @@ def url(store: ChunkStore, tmp_path: Path) -> Iterator[str]:
 def test_the_first_line_tells_what_is_there_of_what_is_wanted(store: ChunkStore, url: str) -> None:
     there, _ = store.put(b"there").digest, store.put(b"not wanted")
     listener = Listener(url, [there, digest_of(b"absent")])
-    assert listener.line() == News(chunks=(there,))
+    assert listener.line() == News(domain="", chunks=(there,))
     listener.close()
 
 
