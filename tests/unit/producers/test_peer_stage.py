@@ -9,6 +9,7 @@ import pytest
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.peer_stage import PeerStage
@@ -33,7 +34,9 @@ def test_serves_the_learners_chunks(world: World, tmp_path: Path) -> None:
     manifest = world.publish(1, 0)
     token = load_or_create_token(world.run.folder / "peer-token")
     store = ChunkStore(tmp_path / "other", max_bytes=2**20)
-    assert fetch(manifest, store=store, token=token, deadline=Deadline.after(10)).bytes_fetched == 8
+    assert (
+        fetch(manifest, store=store, client=ClientSettings(token=token), deadline=Deadline.after(10)).bytes_fetched == 8
+    )
     found = read_peer_file(world.store.root.parent)
     assert found is not None
     assert found["url"] == stage.url
