@@ -28,6 +28,7 @@ from pipeline.weights.peer_news import NewsResource
 from pipeline.weights.tokens import is_authorized
 from schemas.errors import DeadlineExceeded, WeightsError
 
+MAX_STREAMS = 1024
 _RETRY_AFTER_S = 1
 _START_LIMIT_S = 10.0
 _STOP_LIMIT_S = 10.0
@@ -57,7 +58,7 @@ class PeerSettings:
     upload_limit_s: float = 120.0
     upload_bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: no limit
     tls: ssl.SSLContext | None = None  # see `tls.server_context`; None: plain http
-    max_streams: int = 1024  # of news
+    max_streams: int = MAX_STREAMS  # of news
     on_served_bytes: Callable[[int], None] = _ignore
     on_refused: Callable[[int], None] = _ignore
 
