@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -22,13 +22,15 @@ import aiohttp
 
 from pipeline.weights.news import MAX_NEWS_BYTES, News, NewsRequest, decode_news, encode_request
 from pipeline.weights.peer_board import Fault, Problem
+from pipeline.weights.rates import TokenBucket
 from pipeline.weights.tokens import bearer
 from schemas.errors import WeightsError
 from schemas.records import ChunkRef
 
 _READ_BUFFER_BYTES = 2**20
 
-Pace = Callable[[int], Awaitable[None]]  # waits until so many bytes may have come in
+_BURST_S = 0.1  # of the rate
+_MIN_BURST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class ClientSettings:
     stall_limit_s: float = 5.0  # a peer that sends nothing for so long is left
     traffic_class: str = "weights"
     tls: ssl.SSLContext | None = None  # for https; None: the system's certificates
-    pace: Pace | None = None  # shared by all downloads; None: as fast as it goes
+    rate_bytes_s: float | None = None  # of all downloads together; None: as fast as it goes
 
 
 class PeerClient:
@@ -49,6 +51,9 @@ class PeerClient:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._session: aiohttp.ClientSession
+        rate = settings.rate_bytes_s
+        burst_bytes = 0.0 if rate is None else max(_MIN_BURST_BYTES, _BURST_S * rate)
+        self._bucket = None if rate is None else TokenBucket(rate=rate, burst=burst_bytes)
 
     async def __aenter__(self) -> Self:
         settings = self._settings
@@ -125,8 +130,8 @@ class PeerClient:
                 return Problem(fault=Fault.BAD, detail=detail)
             data[num_bytes:end] = piece
             num_bytes = end
-            if self._settings.pace is not None:
-                await self._settings.pace(len(piece))
+            if self._bucket is not None:  # the peer feels it by a full socket
+                await asyncio.sleep(self._bucket.take(len(piece)))
         if num_bytes < chunk.num_bytes:
             detail = f"sent {num_bytes} bytes for chunk {chunk.digest} of {chunk.num_bytes}"
             return Problem(fault=Fault.BAD, detail=detail)

@@ -22,6 +22,7 @@ from pipeline.weights.members import Members
 from pipeline.weights.news import Member, News
 from pipeline.weights.peer_board import Fault, PeerBoard, Problem
 from pipeline.weights.pool import Pool
+from pipeline.weights.timings import Timings
 from schemas.errors import WeightsError
 from schemas.records import ChunkRef
 from topics.clock import Clock
@@ -29,10 +30,6 @@ from topics.clock import Clock
 _MIN_PER_PEER = 2  # requests in flight at one peer: one is on its way while the other one is verified
 _NUM_SAMPLED = 32  # chunks compared for the rarest
 _NUM_TRIED = 8  # own chunks looked at for one that can be asked for now
-_HELP_AFTER_S = 1.0  # without anything to do
-_USUAL_TIMES = 4.0  # a request that takes so many times the usual is late
-_LATE_S = 2.0  # and at least so long
-_OUTSIDE = 0
 _MANY = 4  # other members
 
 
@@ -87,7 +84,7 @@ class Swarm:
         self._near = Pool()  # missing, not asked for, and at a peer of the own domain
         self._far = Pool(self._mine())  # missing, not asked for, not near, and ours to bring
         self._requests: dict[str, _Request] = {}
-        self._usual_s = [0.0, 0.0]  # of a request outside, of one within the domain; 0: not known
+        self._timings = Timings()
         self._seed_domains: dict[str, str] = {}
         for seed in self._seeds:
             board.add(seed)
@@ -196,8 +193,6 @@ class Swarm:
         self._near.discard(digest)
         self._far.discard(digest)
 
-    # choosing
-
     def _bring(self) -> Ask | None:
         """A chunk of ours, from outside the domain."""
         num_outside = sum(1 for request in self._requests.values() if not request.is_near)
@@ -221,14 +216,14 @@ class Swarm:
 
     def _take_over(self) -> Ask | None:
         """What a member should have brought that has stood still while others got on."""
-        if not self._members.set_aside(self._unclaimed(), patience_s=self._patience_s):
+        if not self._members.set_aside(self._unclaimed(), patience_s=self._timings.patience_s):
             return None
         self._split()
         return self._bring()
 
     def _help(self) -> Ask | None:
         """After a while in which nobody brought anything: one chunk that somebody else should have brought."""
-        if self._requests or self._clock.monotonic() < self._members.newest_s + self._patience_s:
+        if self._requests or self._clock.monotonic() < self._members.newest_s + self._timings.patience_s:
             return None
         left = self._unclaimed()
         return self._ask_outside(self._members.shares.next_to_help(left)) if left else None
@@ -245,7 +240,7 @@ class Swarm:
         """A request that is late, once more, at another peer."""
         now_s = self._clock.monotonic()
         for digest, request in self._requests.items():
-            if len(request.urls) > 1 or not self._is_late(request, now_s=now_s):
+            if len(request.urls) > 1 or not self._timings.is_late(now_s - request.began_s, is_near=request.is_near):
                 continue
             for sources in (self._near_holders(digest), self._own_seeds, self._far_holders(digest), self._seeds):
                 url = self._pick([url for url in sources if url not in request.urls], digest)
@@ -281,8 +276,6 @@ class Swarm:
                 del self._requests[digest]
         self._place(digest)
 
-    # what is known
-
     @property
     def _domain(self) -> str:
         return "" if self._me is None else self._me.domain
@@ -302,10 +295,6 @@ class Swarm:
         if self.sole or self._members.shares.alone:
             return self._parallel
         return 2 if len(self._members.shares.others) < _MANY else 1
-
-    @property
-    def _patience_s(self) -> float:
-        return max(_HELP_AFTER_S, _USUAL_TIMES * self._usual_s[_OUTSIDE])
 
     @property
     def _own_seeds(self) -> list[str]:
@@ -350,12 +339,9 @@ class Swarm:
 
     def _learn(self, ask: Ask) -> None:
         request = self._requests.get(ask.chunk.digest)
-        if request is not None and not request.is_near:
+        if request is None:
+            return
+        if not request.is_near:
             self._members.brought_here()
-        if request is not None and not ask.again:
-            took_s, usual_s = self._clock.monotonic() - request.began_s, self._usual_s[request.is_near]
-            self._usual_s[request.is_near] = took_s if usual_s == 0.0 else 0.8 * usual_s + 0.2 * took_s
-
-    def _is_late(self, request: _Request, *, now_s: float) -> bool:
-        usual_s = self._usual_s[request.is_near]
-        return usual_s > 0.0 and now_s - request.began_s > max(_LATE_S, _USUAL_TIMES * usual_s)
+        if not ask.again:
+            self._timings.took(self._clock.monotonic() - request.began_s, is_near=request.is_near)

@@ -31,6 +31,7 @@ from pipeline.stage import StageContext
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.download import ClientSettings
+from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import load_or_create_token
 from producers.control import Control
 from producers.rollout.chooser import VersionChooser
@@ -184,7 +185,9 @@ class RolloutStage:
             owner=f"rollout-{self._setup.slot}",
             decode=backend.decode,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
-            client=ClientSettings(token=load_or_create_token(folder / "peer-token")),
+            client=ClientSettings(
+                token=load_or_create_token(folder / "peer-token"), tls=client_context(ca=weights.tls_ca)
+            ),
             settings=weights,
         )
         return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)

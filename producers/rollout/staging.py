@@ -48,11 +48,18 @@ class _Trip:
     """One fetch: where to, over what, until when."""
 
     def __init__(
-        self, *, target: Manifest, published: Mapping[Version, Manifest], cancel: threading.Event, limit_s: float
+        self,
+        *,
+        target: Manifest,
+        published: Mapping[Version, Manifest],
+        cancel: threading.Event,
+        limit_s: float,
+        client: ClientSettings,
     ) -> None:
         self.target = target
         self.cancel = cancel
         self.limit_s = limit_s
+        self.client = client
         self._published = published
 
     def route(self, held_digest: str | None) -> Route:
@@ -96,15 +103,24 @@ class Staging:
         """What is being fetched."""
         return None if self._running is None else self._running[0]
 
-    def begin(self, manifest: Manifest, *, published: Mapping[Version, Manifest]) -> None:
+    def begin(
+        self, manifest: Manifest, *, published: Mapping[Version, Manifest], rate_bytes_s: float | None = None
+    ) -> None:
         """Fetch this version, after what was being fetched is given up; what that has verified stays in the store.
 
         Args:
             published: the manifests there are, for the way to it; copied.
+            rate_bytes_s: most bytes to take in per second; None: as fast as it goes.
         """
         self.cancel()
         cancel = threading.Event()
-        trip = _Trip(target=manifest, published=dict(published), cancel=cancel, limit_s=self._settings.fetch_deadline_s)
+        trip = _Trip(
+            target=manifest,
+            published=dict(published),
+            cancel=cancel,
+            limit_s=self._settings.fetch_deadline_s,
+            client=replace(self._client, rate_bytes_s=rate_bytes_s),
+        )
         future = self._pool.submit(self._stage, trip)
         self._running = (manifest.version, future, cancel)
 
@@ -159,7 +175,7 @@ class Staging:
             fetch(
                 part,
                 store=self._store,
-                client=self._client,
+                client=trip.client,
                 deadline=deadline,
                 me=self._me(trip.target.version),
                 extra_peers=self._directory.peers().peers,
