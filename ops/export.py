@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from ops.replay.sources import Source, decode
 from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
 from pipeline.weights.held import HeldState
 from pipeline.weights.listing import open_listing, parts_of
@@ -119,9 +120,10 @@ def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], fold
     store = next((store for store in _stores(folder) if _has_all(store, route)), None)
     if store is None:
         store = ChunkStore(folder / "weights" / "export", max_bytes=_STORE_MAX_BYTES)
-        token, deadline = load_or_create_token(folder / "peer-token"), Deadline.after(FETCH_LIMIT_S)
+        client = ClientSettings(token=load_or_create_token(folder / "peer-token"))
+        deadline = Deadline.after(FETCH_LIMIT_S)
         for part in parts_of(route, store=store):
-            fetch(part, store=store, token=token, deadline=deadline)
+            fetch(part, store=store, client=client, deadline=deadline)
     held = HeldState(decode_raw)
     tensors = held.advance(manifest, route, store=store)
     opened = open_listing(manifest, store=store)

@@ -28,6 +28,7 @@ from pipeline.weights.peer_news import NewsResource
 from pipeline.weights.tokens import is_authorized
 from schemas.errors import DeadlineExceeded, WeightsError
 
+MAX_STREAMS = 1024
 _RETRY_AFTER_S = 1
 _START_LIMIT_S = 10.0
 _STOP_LIMIT_S = 10.0
@@ -51,12 +52,13 @@ class PeerSettings:
     folder: Path | None = None  # where `peer.json` is written; None: nowhere
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
+    domain: str = ""  # of this host
     advertised_url: str | None = None  # what others should use, when it is not http://host:port
     max_uploads: int = 16
     upload_limit_s: float = 120.0
     upload_bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: no limit
     tls: ssl.SSLContext | None = None  # see `tls.server_context`; None: plain http
-    max_streams: int = 1024  # of news
+    max_streams: int = MAX_STREAMS  # of news
     on_served_bytes: Callable[[int], None] = _ignore
     on_refused: Callable[[int], None] = _ignore
 
@@ -187,7 +189,7 @@ def _app(settings: PeerSettings) -> tuple[web.Application, NewsResource]:
     app = web.Application(middlewares=[authorize], client_max_size=MAX_NEWS_BYTES)
     app.router.add_get("/v1/chunks/{digest}", chunks.get)
     app.router.add_get("/v1/health", _health)
-    news = NewsResource(stores, max_streams=settings.max_streams, refuse=refuse)
+    news = NewsResource(stores, domain=settings.domain, max_streams=settings.max_streams, refuse=refuse)
     app.router.add_post("/v1/news", news.post)
 
     async def close(_: web.Application) -> None:

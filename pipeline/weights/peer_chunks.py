@@ -33,6 +33,8 @@ _CLASS = re.compile(r"[a-z-]{1,32}")
 _BURST_S = 0.05  # of a class's rate
 _MIN_BURST_BYTES = 16 * 1024
 _MAX_PIECE_BYTES = 256 * 1024
+_PIECE_S = 0.02  # of a class's rate: many uploads at a low rate all move on within a receiver's patience
+_MIN_PIECE_BYTES = 4096
 _HEADERS = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes"}
 
 Stores = Callable[[], Sequence[ChunkStore]]
@@ -128,8 +130,9 @@ class ChunkResource:
 
             async def send() -> None:
                 await response.prepare(request)
-                for offset in range(span.start, span.stop, _MAX_PIECE_BYTES):
-                    piece_bytes = min(_MAX_PIECE_BYTES, span.stop - offset)
+                most_bytes = round(min(_MAX_PIECE_BYTES, max(_MIN_PIECE_BYTES, bucket.rate * _PIECE_S)))
+                for offset in range(span.start, span.stop, most_bytes):
+                    piece_bytes = min(most_bytes, span.stop - offset)
                     await asyncio.sleep(bucket.take(piece_bytes))
                     piece = await asyncio.to_thread(os.pread, file.fileno(), piece_bytes, offset)
                     async with asyncio.timeout(self._limits.upload_limit_s):

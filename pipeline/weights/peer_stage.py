@@ -12,6 +12,7 @@ away is told once and does not matter, as manifests name their seeds.
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from pipeline.settings import WeightsSettings
 from pipeline.stage import TURN_S, StageContext
 from pipeline.weights.chunks import stores_in
 from pipeline.weights.directory import PeerDirectory, PeerInfo
-from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer import MAX_STREAMS, PeerServer, PeerSettings
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.tls import server_context
 from pipeline.weights.tokens import load_or_create_token
@@ -30,6 +31,7 @@ from topics.clock import Deadline
 
 _TTL_S = 30.0  # of the directory entry
 _ANNOUNCE_S = 10.0
+_SPARE_FILES = 256  # what the process has open besides streams and uploads
 
 
 class PeerStage:
@@ -91,6 +93,7 @@ class PeerStage:
 
     def _serve(self) -> tuple[PeerServer, str]:
         """A server on the port that is set, else on that of a predecessor, else on a free one."""
+        _allow_open_files(MAX_STREAMS + 2 * self._settings.max_uploads + _SPARE_FILES)
         run, settings, metrics = self._context.run, self._settings, self._context.metrics
         folder = run.folder / "weights"
         offered = PeerSettings(
@@ -100,6 +103,7 @@ class PeerStage:
             host=settings.host,
             port=settings.port,
             advertised_url=settings.advertised_url,
+            domain=settings.domain,
             max_uploads=settings.max_uploads,
             upload_bytes_s=settings.upload_bytes_s,
             tls=server_context(cert=settings.tls_cert, key=settings.tls_key),
@@ -122,3 +126,11 @@ class PeerStage:
         if warning and warning != self._warning:
             self._context.events.notice("redis_unavailable", details={"warning": warning})
         self._warning = warning
+
+
+def _allow_open_files(number: int) -> None:
+    """Raise our soft limit where the system lets us; beyond it connections would wait."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

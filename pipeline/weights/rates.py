@@ -2,8 +2,8 @@
 
 Role: bounds what a traffic class sends.
 Data in: amounts about to be sent. Data out: how long to wait before each.
-Invariants: over any span of t seconds at most rate * t + burst plus one amount passes. Senders are served in the order
-in which they ask; an amount over the burst passes too, and those after it wait for it.
+Invariants: in any span of t seconds at most rate * t + burst passes (for the burst its first amount, where that is
+more). Senders are served in the order in which they ask.
 Failure: `WeightsError` for a rate or burst that is not positive.
 """
 

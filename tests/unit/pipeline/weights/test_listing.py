@@ -13,6 +13,7 @@ import pytest
 from pipeline.weights import listing
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
 from pipeline.weights.held import HeldState
 from pipeline.weights.listing import MAX_INLINE_BYTES, listing_of, open_listing, parts_of, set_apart
@@ -157,7 +158,7 @@ def test_a_version_is_fetched_listing_first(tmp_path: Path) -> None:
         route = find_route(record, published={}, held_digest=None)
         parts = []
         for part in parts_of(route, store=here):
-            fetch(part, store=here, token=TOKEN, deadline=Deadline.after(10))
+            fetch(part, store=here, client=ClientSettings(token=TOKEN), deadline=Deadline.after(10))
             parts.append(part)
     assert [part.chunks for part in parts] == [record.listing, whole.chunks]
     state = HeldState(decode_arrays).advance(record, route, store=here)

@@ -15,6 +15,7 @@ from pipeline.engines.model_dir import load_model, named_state
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
 from pipeline.weights.held import HeldState
 from pipeline.weights.listing import set_apart
@@ -83,7 +84,7 @@ def test_nothing_is_fetched_and_the_first_delta_goes_onto_the_files(tmp_path: Pa
     learner = Learner(tmp_path, wire_dtype="BF16")
     first = learner.publish()
     assert seed_store(learner.model_dir, first, store=here)
-    result = fetch(first, store=here, token=TOKEN, deadline=Deadline.after(5))
+    result = fetch(first, store=here, client=ClientSettings(token=TOKEN), deadline=Deadline.after(5))
     assert (result.bytes_fetched, result.bytes_local) == (0, first.num_bytes)
     held = HeldState(decode_state)
     held.advance(first, find_route(first, published={}, held_digest=None), store=here)
