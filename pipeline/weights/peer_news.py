@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,6 +35,7 @@ _SILENCE_S = 5.0
 _BODY_LIMIT_S = 10.0
 _SMALL_BYTES = 64 * 1024  # a longer body is read beside the loop
 _MAX_WANTED = 4 * 2**20
+_FEW = 500  # more files are looked for by listing their folders
 
 
 class NewsResource:
@@ -177,10 +178,18 @@ class NewsResource:
         return Journals(lambda: [store.root for store in self._stores()])
 
 
-def _present(digests: Set[str], stores: Sequence[ChunkStore]) -> set[str]:
-    """Of these, checked before."""
+def _present(digests: frozenset[str], stores: Sequence[ChunkStore]) -> set[str]:
+    """Those of the digests, which were checked before, that are in a store."""
     roots = [f"{store.root}/chunks" for store in stores]
-    return {digest for digest in digests for root in roots if os.path.exists(f"{root}/{digest[:2]}/{digest}")}
+    if len(digests) <= _FEW:
+        return {digest for digest in digests for root in roots if os.path.exists(f"{root}/{digest[:2]}/{digest}")}
+    found: set[str] = set()
+    prefixes = {digest[:2] for digest in digests}
+    for root in roots:
+        for prefix in prefixes:
+            with suppress(OSError):  # no such folder
+                found.update(digests.intersection(os.listdir(f"{root}/{prefix}")))
+    return found
 
 
 def _notice_silence(request: web.Request) -> None:

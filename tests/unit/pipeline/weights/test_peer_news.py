@@ -52,6 +52,14 @@ def test_the_first_line_tells_the_domain_and_what_is_there_of_what_is_wanted(
     assert (first.domain, set(first.chunks)) == ("here", {here, there})
 
 
+def test_many_wanted_chunks_are_found_as_few_are(store: ChunkStore, tmp_path: Path, listen: Listen) -> None:
+    here = {store.put(n.to_bytes(4, "big")).digest for n in range(0, 600, 2)}
+    there = {new_store(tmp_path / "stores" / "b").put(n.to_bytes(4, "big")).digest for n in range(0, 600, 3)}
+    first = listen([digest_of(n.to_bytes(4, "big")) for n in range(600)]).first
+    assert len(first.chunks) == len(here | there)
+    assert set(first.chunks) == here | there
+
+
 def test_later_lines_tell_of_wanted_chunks_only(store: ChunkStore, listen: Listen) -> None:
     listener = listen([_WANTED])
     store.put(b"not wanted")
