@@ -15,8 +15,8 @@ from pipeline.stage import make_context
 from schemas.errors import Fenced
 from schemas.records import Command
 from tests.unit.consumers.rewards.helpers import read_all
-from tests.unit.consumers.scheduler.test_stage import manifest
-from topics.catalog import COMMANDS, WEIGHTS
+from tests.unit.consumers.scheduler.rig import manifest, step_records
+from topics.catalog import COMMANDS, LEDGER, WEIGHTS
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.log import Writer, WriterSettings
@@ -42,6 +42,8 @@ class Rig:
     def stage_version(self, step: int) -> None:
         """As the learner does: in a transaction."""
         with self.learner.transaction(deadline=Deadline.after(10)):
+            for partition, record in step_records(1, step, partitions=self.log.data_partitions, run=self.log.run):
+                self.learner.write(LEDGER, record, partition=partition)
             self.learner.write(WEIGHTS, replace(manifest(1, step), run=self.log.run))
 
     def commands(self, kind: str) -> list[Command]:
