@@ -21,7 +21,7 @@ from ops.services.state import ServiceState, StateFile
 from pipeline import redis_client
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease
-from pipeline.weights import chunks, directory, manifest, peer, tokens
+from pipeline.weights import chunks, directory, manifest, peer_file, tokens
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from schemas.errors import CheckpointError, LeaseHeld, RlweaveError
@@ -115,8 +115,8 @@ class _Redis(redis_client.RedisClient):
 
 
 def _peer_file(path: Path, value: bytes) -> object:
-    (path / peer.PEER_FILE).write_bytes(value)
-    return peer.read_peer_file(path)
+    (path / peer_file.PEER_FILE).write_bytes(value)
+    return peer_file.read_peer_file(path)
 
 
 def _token(path: Path, value: bytes) -> object:
@@ -241,7 +241,7 @@ STORED = (
         start=_entries,
         mutate=partial(mutate_items, item=_mutate_entry),
         covers=(
-            *(peer.read_peer_file, tokens.load_or_create_token, tokens.is_authorized, chunks._read_pins),
+            *(peer_file.read_peer_file, tokens.load_or_create_token, tokens.is_authorized, chunks._read_pins),
             *(ChunkStore.pins, directory._peer_of, PeerDirectory.peers, manifest.check_peer_url),
             *(Lease.acquire, Lease.renew, Lease.release, Lease._take),
             *(StateFile.read, StateFile._read_all, StateFile._damaged, ServiceState.from_json),
