@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consumers.rewards.plugin import load_scorer
+from consumers.rewards.opening import open_plugin
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
 from pipeline.redis_client import RedisClient
@@ -54,7 +54,9 @@ def check_named(run_file: RunFile) -> None:
     """
     check_model(run_file)
     for reward in run_file.rewards.values():
-        load_scorer(reward)
+        opened = open_plugin(reward)
+        if opened is not None:
+            opened.pool.close()
     open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
