@@ -127,7 +127,7 @@ def _selection(folder: Path) -> Decode:
                 said.append(error.message)
                 continue
             said.append(found)
-            if isinstance(found, select.SampleRef):
+            if isinstance(found, select.SampleRef) and len(chosen) < 4:
                 chosen.append(Selection(sample=found))
             headers = (("sid", value), ("ver", value)) if number % 2 else ()
             record = RawRecord(
@@ -150,7 +150,8 @@ def _shown(folder: Path) -> Decode:
         lines = list(summaries.summary(record))
         if isinstance(record, Sample):
             lines += summaries.token_table(record)
-        "\n".join(lines).encode()  # can be printed
+        if not all(line.isprintable() for line in lines):
+            raise Violated(f"control characters reach the terminal: {lines!r:.300}")
         return lines
 
     return run
