@@ -24,7 +24,7 @@ from schemas.records import (
 
 def summary(record: Record) -> Iterator[str]:
     """A few lines about one record, without control characters: what a record says must not steer a terminal."""
-    return (printable(line).replace("\n", "\\n") for line in _summary(record))
+    return map(_in_one_line, _summary(record))
 
 
 def _summary(record: Record) -> Iterator[str]:
@@ -59,7 +59,7 @@ def token_table(sample: Sample) -> Iterator[str]:
     # Taken as tokens come, since a run may claim any length.
     versions = (str(run.version) for run in sample.version_runs for _ in range(run.num_tokens))
     yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
-    yield f"{'position':>8} {'token':>8} {printable(sample.logprobs_kind):>12} {'mask':>4} version"
+    yield f"{'position':>8} {'token':>8} {_in_one_line(sample.logprobs_kind):>12} {'mask':>4} version"
     for index, token in enumerate(tokens.tolist()):
         logprob = f"{logprobs[index]:.6f}" if logprobs is not None and index < len(logprobs) else "-"
         trains = str(mask[index]) if index < len(mask) else "-"
@@ -71,6 +71,10 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def _in_one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
 
 
 def _sample(sample: Sample) -> Iterator[str]:

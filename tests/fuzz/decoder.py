@@ -22,8 +22,8 @@ from tests.fuzz.mutate import Mutator, mutate_bytes
 Decode: TypeAlias = Callable[[bytes], object]
 
 LIMIT_S = 1.0  # of processor time for one input
-SPARE_BYTES = 4 * 2**20  # of memory for one input, whatever its length
-BYTES_PER_BYTE = 64  # of memory for each byte of an input
+SPARE_BYTES = 40 * 2**20  # of memory for one input, whatever its length: a frame of 128 KiB may be 65,536 small records
+BYTES_PER_BYTE = 32  # of memory for each byte of an input
 _PACKAGES = ("schemas/", "topics/", "pipeline/", "producers/", "consumers/", "ops/", "tests/")
 
 

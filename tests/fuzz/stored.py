@@ -59,7 +59,7 @@ def _snapshot() -> Snapshot:
 def _checkpoint(folder: Path) -> Decode:
     """A checkpoint in which files were exchanged (number: which one) and digests made to fit, as a thief would."""
     whole = folder / "2.7"
-    _save(whole)
+    save_whole(whole)
     original = {name: (whole / name).read_bytes() for name in _FILES}
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 3))])
 
@@ -83,7 +83,8 @@ def _checkpoint(folder: Path) -> Decode:
     return run
 
 
-def _save(path: Path) -> None:
+def save_whole(path: Path) -> None:
+    """A checkpoint as the learner writes it."""
     path.mkdir()
     checkpoint._write_files(path, _snapshot())
     checkpoint._write_manifest(path)
@@ -97,7 +98,7 @@ def _manifest_of(path: Path) -> bytes:
     return orjson.dumps({"format": checkpoint.FORMAT, "files": files})
 
 
-class _Redis(redis_client.RedisClient):
+class FakeRedis(redis_client.RedisClient):
     """Answers with what the input says."""
 
     def __init__(self) -> None:
@@ -144,12 +145,12 @@ def _pins(path: Path, value: bytes) -> object:
     return {owner: sorted(digests) for owner, digests in store.pins().items()}
 
 
-def _entry(redis: _Redis, value: bytes) -> object:
+def _entry(redis: FakeRedis, value: bytes) -> object:
     redis.value = value.decode("utf-8", "replace")
     return PeerDirectory(redis, run="demo").peers()
 
 
-def _lease(redis: _Redis, value: bytes) -> object:
+def _lease(redis: FakeRedis, value: bytes) -> object:
     redis.value = value.decode("utf-8", "replace")
     held = Lease(redis, key="rlweave:demo:lease:learner", owner="a", ttl_s=1.0)
     said: list[object] = []
@@ -169,7 +170,7 @@ def _services(path: Path, value: bytes) -> object:
 
 def _entries(folder: Path) -> Decode:
     """Small files and Redis values; an item's number says of which kind it is."""
-    redis = _Redis()
+    redis = FakeRedis()
     readers: tuple[Decode, ...] = (
         *(partial(read, folder) for read in (_peer_file, _token, _pins)),
         *(partial(read, redis) for read in (_entry, _lease)),
@@ -213,7 +214,7 @@ def _mutate_entry(data: bytes, draw: Random) -> bytes:
 def _checkpoint_files() -> list[bytes]:
     with TemporaryDirectory() as folder:
         path = Path(folder, "2.7")
-        _save(path)
+        save_whole(path)
         return [pack_items([(number, (path / name).read_bytes())]) for number, name in enumerate(_FILES)]
 
 
