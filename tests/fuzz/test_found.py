@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from pathlib import Path
 
 import orjson
@@ -18,6 +19,7 @@ from pipeline.history import ClosedSet
 from pipeline.lease import Lease, LeaseState
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.dtypes import tensor_num_bytes
+from pipeline.weights.peer import PeerServer, PeerSettings
 from schemas import _fastavro, _items
 from schemas.codec import MARKER, decode, encode
 from schemas.errors import CheckpointError, CodecError, SettingsError, WeightsError
@@ -191,3 +193,16 @@ def test_a_generator_state_that_is_none_is_refused(state: torch.Tensor | None) -
 def test_a_closed_set_holds_group_numbers_only() -> None:
     with pytest.raises(ValueError, match="a closed set is"):
         ClosedSet.from_json({"watermark": 1, "above": ["7"]})  # type: ignore[list-item]
+
+
+def test_a_request_that_is_no_http_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback for each, which quoted the line that carries the token, before anybody had shown one."""
+    server = PeerServer(PeerSettings(stores=[ChunkStore(tmp_path, max_bytes=1)], token="a-token-of-the-run"))
+    host, _, port = server.start().removeprefix("http://").partition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nAuthorization: Bearer a-token\x00-of-the-run\r\n\r\n")
+            assert b" 400 " in connection.recv(100)
+    finally:
+        server.stop()
+    assert caplog.records == []
