@@ -20,7 +20,7 @@ from pipeline.lease import Lease, LeaseState
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.dtypes import tensor_num_bytes
 from pipeline.weights.peer import PeerServer, PeerSettings
-from schemas import _fastavro, _items
+from schemas import _fastavro, _items, plans
 from schemas.codec import MARKER, decode, encode
 from schemas.errors import CheckpointError, CodecError, SettingsError, WeightsError
 from schemas.records import ChunkRef, Message, Record, Sample, TensorEntry, Version, VersionRun
@@ -37,7 +37,7 @@ MINIMAL = '[run]\nname = "a"\n[model]\npath = "m"\n[prompts.source]\nfiles = ["x
 def frame_of(record: Record) -> bytes:
     """Its frame, without the encoder's own checks."""
     version = shipped().current_of(type(record).__name__)
-    body = dataclasses.asdict(record)
+    body = plans.to_body(type(record))(record)
     return _fastavro.write(version.schema, body, prefix=MARKER + version.fingerprint)
 
 
