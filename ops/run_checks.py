@@ -6,7 +6,7 @@ Data in: a `RunFile`. Data out: nothing, or an error that lists all findings. Wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from consumers.rewards.opening import open_plugin
 from ops.addresses import LOCAL, WITHOUT
@@ -46,18 +46,20 @@ def check_model(run_file: RunFile) -> None:
         )
 
 
-def check_named(run_file: RunFile) -> None:
-    """See that the model, the rewards' plug-ins and the prompt source that the settings name are there.
+def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """See that the model, the rewards' plug-ins and the prompt source are there, as far as these stages need them.
 
     Raises:
         SettingsError, PluginError: one is not, or cannot be opened.
     """
-    check_model(run_file)
-    for reward in run_file.rewards.values():
+    if "learner" in stages or "rollout" in stages:
+        check_model(run_file)
+    for reward in run_file.rewards.values() if "reward" in stages else ():
         opened = open_plugin(reward)
         if opened is not None:
             opened.pool.close()
-    open_source(run_file.prompts.source, seed=run_file.run.seed)
+    if "prompts" in stages:
+        open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
 def _errors(run_file: RunFile) -> Iterator[str]:

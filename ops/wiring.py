@@ -37,6 +37,9 @@ from pipeline.redis_client import RedisClient
 from pipeline.stage import Stage, StageContext
 from topics.kafka import KafkaLog
 
+STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageChoice:
