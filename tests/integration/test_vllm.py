@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -212,11 +213,14 @@ def test_a_pause_is_a_lease(engine: Engine, shared_vllm: SharedVllm, monkeypatch
     engine.submit([request(str(index), sampling=SamplingParams(max_tokens=200)) for index in range(16)])
     engine.step()
 
-    async def hang() -> None:
+    pause = shared_vllm.host.client.pause
+
+    async def pause_and_hang() -> None:
+        await pause()
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared_vllm.host.client, "start_update", hang)
+        patch.setattr(shared_vllm.host.client, "pause", pause_and_hang)
         patch.setattr(shared_vllm.host, "lease_s", 0.5)
         with pytest.raises(EngineError, match="the old version is still served"):
             engine.load(version(6), step_state(shared_vllm.weights, 6))
@@ -290,8 +294,10 @@ def test_what_the_worker_refuses_changes_nothing(
     assert set(done.tokens.tolist()) == {5}
 
 
-def test_a_tied_model_and_a_killed_vllm(tmp_path: Path) -> None:
-    """Rows 37 and 40: a vLLM that was killed is started again, cold, and serves nothing before a version is loaded."""
+def test_a_tied_model_a_vllm_that_hangs_in_a_load_and_one_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 37 and 40: another vLLM is started in their place, cold, and serves nothing before a version is loaded."""
     others = set(children_of(os.getpid()))
     vllm = SharedVllm(tmp_path, tied=True)
     made = vllm.engine()
@@ -303,19 +309,54 @@ def test_a_tied_model_and_a_killed_vllm(tmp_path: Path) -> None:
             assert np.mean(differences(model_with(tmp_path, state), run_out(made))) <= AGREES
     finally:
         made.close()
-    _kill_and_load(vllm, others=others)
+    made = vllm.owner()
+    _hang_and_load(vllm, made, others=others, patch=monkeypatch)
+    _kill_and_load(vllm, made, others=others)
+    made.close()
     vllm.close()
 
 
-def _kill_and_load(vllm: SharedVllm, *, others: set[int]) -> None:
-    made = vllm.owner()
+def _core_of(others: set[int]) -> int:
+    lines = children_of(os.getpid())
+    (core,) = [pid for pid, line in lines.items() if "EngineCore" in line and pid not in others]
+    return core
+
+
+def _hang_and_load(vllm: SharedVllm, made: VllmEngine, *, others: set[int], patch: pytest.MonkeyPatch) -> None:
+    """The core is stopped when the load reaches it, and never answers on version 7."""
+    state = random_state(vllm.weights, seed=9)
+    made.load(version(6), state)
+    made.submit([request(str(index), sampling=SamplingParams(max_tokens=400)) for index in range(8)])
+    made.step()
+    core, host = _core_of(others), vllm.host
+    update = host.client.update
+
+    async def stop_and_update(info: dict[str, object], *, label: str) -> None:
+        os.kill(core, signal.SIGSTOP)
+        await update(info, label=label)
+
+    patch.setattr(host.client, "update", stop_and_update)
+    patch.setattr(host, "lease_s", 1.0)
+    began_s = time.monotonic()
+    with pytest.raises(EngineError, match=r"loading 1\.7 failed.*the update was not done when the lease.*quarantined"):
+        made.load(version(7), state)
+    assert time.monotonic() - began_s < 10
+    assert (made.state, made.version) == (EngineState.QUARANTINED, None)
+    with pytest.raises(EngineError, match="8 requests are lost"):
+        made.step()
+    made.load(version(8), state)
+    assert core not in children_of(os.getpid()), "what hung is not left behind"
+    made.submit([request("after")])
+    (done,) = run_out(made)
+    assert done.version_runs[0].version == version(8)
+
+
+def _kill_and_load(vllm: SharedVllm, made: VllmEngine, *, others: set[int]) -> None:
     state = random_state(vllm.weights, seed=9)
     made.load(version(9), state)
     made.submit([request(str(index), sampling=SamplingParams(max_tokens=400)) for index in range(8)])
     made.step()
-    lines = children_of(os.getpid())
-    (core,) = [pid for pid, line in lines.items() if "EngineCore" in line and pid not in others]
-    os.kill(core, signal.SIGKILL)
+    os.kill(_core_of(others), signal.SIGKILL)
     with pytest.raises(EngineError, match="requests are lost"):
         run_out(made)
     assert (made.state, made.version) == (EngineState.QUARANTINED, None)
@@ -325,4 +366,3 @@ def _kill_and_load(vllm: SharedVllm, *, others: set[int]) -> None:
     made.submit([request("after")])
     (done,) = run_out(made)
     assert done.version_runs[0].version == version(10)
-    made.close()
