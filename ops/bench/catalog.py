@@ -19,11 +19,13 @@ class BenchRequest:
         quick: few and short repeats: says whether it works, not how fast it is.
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
+        engine: swap: this one only; None: all that are installed.
     """
 
     quick: bool = False
     kafka: str | None = None
     state_dir: Path = Path(".rlweave")
+    engine: str | None = None
 
 
 def _codec(request: BenchRequest) -> BenchResult:
@@ -42,8 +44,16 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _swap(request: BenchRequest) -> BenchResult:
+    from ops.bench.swap import ENGINES, SwapSize, bench_swap  # noqa: PLC0415 - needs torch, which the others do without
+
+    engines = ENGINES if request.engine is None else (request.engine,)
+    return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
+
+
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "swap": _swap,
 }

@@ -110,7 +110,11 @@ class Host:
         """
         update: dict[str, object] = {"path": path, "ties": dict(ties), "verify": self._settings.vllm.verify}
         # The coroutine keeps its own time, so the pause ends even when this thread is gone.
-        self.call(self._swap(update, label=label), limit_s=2 * self.lease_s + _CLOSE_LIMIT_S, what="the swap")
+        try:
+            self.call(self._swap(update, label=label), limit_s=2 * self.lease_s + _CLOSE_LIMIT_S, what="the swap")
+        except _Late as error:  # the thread itself hangs
+            self._fail(error.message)
+            raise SwapBroken(error.message) from error
 
     def close(self) -> None:
         """End vLLM and its thread; a second call does nothing."""
@@ -138,7 +142,7 @@ class Host:
             return future.result(timeout=limit_s)
         except FutureTimeout as error:
             future.cancel()
-            raise EngineError(f"{what} took longer than {limit_s:g} s") from error
+            raise _Late(f"{what} took longer than {limit_s:g} s") from error
 
     @property
     def client(self) -> Client:
