@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("codec", "ingest", "deltas", "weights", "swap")
+NAMES = ("codec", "ingest", "deltas", "swap", "weights")
 
 
 @click.command()
