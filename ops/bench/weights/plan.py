@@ -31,7 +31,7 @@ class WeightsPlan:
     size_bytes: int = 256 * 2**20
     chunk_bytes: int = 2**20
     rate_mbit: float = 200.0
-    num_lowered: int = 4
+    num_lowered: int = 2
     restart_s: float = 1.0
     probe_share: float = 0.125
     crossing_share: float = 1.0
@@ -42,7 +42,7 @@ class WeightsPlan:
         """Under 45 s."""
         return cls(
             num_engines=4,
-            size_bytes=24 * 2**20,
+            size_bytes=16 * 2**20,
             chunk_bytes=256 * 2**10,
             num_lowered=1,
             crossing_share=0.5,
