@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
-from schemas.errors import DeliveryError, Fenced, LogError, LogUnavailable
+from schemas.errors import AccessDenied, DeliveryError, Fenced, LogError, LogUnavailable
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _NOT_MEMBER = frozenset(
@@ -53,6 +53,21 @@ _NO_COORDINATOR = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+DENIED_HINT = (
+    "the credentials are those of another role, or rules are missing: `rlweave acls` prints what each role needs, and "
+    "sets it with --apply"
+)
 UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
 
 
@@ -89,6 +104,8 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
             f"{doing}: a newer process with the same transactional id has taken over ({error.str()})",
             hint="stop this process; the newer one carries on",
         )
+    if error.code() in _DENIED:
+        return AccessDenied(f"{doing}: the broker does not allow it ({error.str()})", hint=DENIED_HINT)
     if error.code() in _UNREACHABLE:
         return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
     if error.code() in _NO_COORDINATOR:
@@ -96,10 +113,10 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
     return LogError(f"{doing}: {error.name()}: {error.str()}")
 
 
-def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced:
+def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced | AccessDenied:
     """The same for a record that was not written, or of which that is unknown."""
     known = translated(error, doing=doing)
-    return known if isinstance(known, Fenced) else DeliveryError(known.message, hint=known.hint)
+    return known if isinstance(known, Fenced | AccessDenied) else DeliveryError(known.message, hint=known.hint)
 
 
 @contextmanager

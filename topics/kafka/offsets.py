@@ -11,13 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported implicitly
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
+    AdminClient,
+    ClusterMetadata,
+    OffsetSpec,
+)
 
+from schemas.errors import LogUnavailable
+from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, admin_config
+from topics.kafka.errors import UNREACHABLE_HINT, cause_of, translating
+from topics.kafka.refusals import Refusals
 
 Place = tuple[str, int]  # (full topic name, partition)
 REQUEST_TIMEOUT_S = 10.0
+_FIRST_TRY_S = 1.0  # doubled with each: soon enough for a refusal, long enough for a slow broker
+_RETRY_S = 0.1
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_committed: the last stable offset
 
@@ -29,13 +39,43 @@ class AdminHandle:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
-        """The client."""
+        """The client.
+
+        Raises:
+            LogError: the library does not accept its settings.
+        """
         with self._lock:
             if self._client is None:
-                self._client = AdminClient(admin_config(self._connection), logger=LibraryLog())
+                config = admin_config(self._connection)
+                with translating("setting up an admin client"):
+                    self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def connect(self, *, limit_s: float) -> ClusterMetadata:
+        """Prove that a broker answers, and lets us in.
+
+        Raises:
+            LogUnavailable: none answers, naming the address and what to do.
+            AccessDenied: one refuses us; told at once.
+        """
+        client, deadline, slice_s = self.client(), Deadline.after(limit_s), _FIRST_TRY_S
+        while True:
+            try:
+                return client.list_topics(timeout=min(slice_s, max(0.1, deadline.remaining_s())))
+            except KafkaException as exception:
+                client.poll(0)  # hands over what the brokers said
+                self._refusals.raise_any(cause=exception)
+                if deadline.expired:
+                    raise LogUnavailable(
+                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:g} s: "
+                        f"{cause_of(exception).str()}",
+                        hint=UNREACHABLE_HINT,
+                    ) from exception
+            slice_s *= 2
+            deadline.clock.wait(_RETRY_S)
 
 
 class BrokerOffsets:

@@ -24,10 +24,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 
-from schemas.errors import DeliveryError, LogError, LogUnavailable
+from schemas.errors import DeliveryError, LogError
+from topics.access import TOOLS_RUN
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, reader_config, writer_config
-from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translated, translating
+from topics.kafka.errors import cause_of, is_transient, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place
 from topics.log import ReaderSettings, WriterSettings
 
@@ -64,7 +65,7 @@ class RawLog:
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, str] = _NO_CONFIG) -> None:
-        self._connection = Connection(bootstrap=bootstrap, run="tools", data_partitions=1, overrides=dict(config))
+        self._connection = Connection(bootstrap=bootstrap, run=TOOLS_RUN, data_partitions=1, overrides=dict(config))
         self._handle = AdminHandle(self._connection)
         self._offsets = BrokerOffsets(self._handle)
 
@@ -73,15 +74,9 @@ class RawLog:
 
         Raises:
             LogUnavailable: no broker answers, naming the address and what to do.
+            AccessDenied: one refuses us.
         """
-        try:
-            topics = self._handle.client().list_topics(timeout=_CONNECT_S).topics
-        except KafkaException as error:
-            raise LogUnavailable(
-                f"no Kafka broker answered at {self._connection.bootstrap} within {_CONNECT_S:g} s: "
-                f"{cause_of(error).str()}",
-                hint=UNREACHABLE_HINT,
-            ) from error
+        topics = self._handle.connect(limit_s=_CONNECT_S).topics
         return {name: len(found.partitions) for name, found in topics.items()}
 
     def ranges(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
