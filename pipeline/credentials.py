@@ -59,6 +59,24 @@ def redis_client(settings: RedisSettings, *, timeout_s: float = 2.0) -> RedisCli
     return RedisClient(settings.url, password=password, ca_file=ca_file, timeout_s=timeout_s)
 
 
+def user_of(settings: KafkaSettings, *, role: str) -> str:
+    """The Kafka user of a role: what `credentials_dir` says, else `kafka.user`, else the role's own name.
+
+    Raises:
+        SettingsError: its file is there and cannot be read.
+    """
+    if settings.credentials_dir is not None:
+        path = settings.credentials_dir / f"{role}.user"
+        return read_secret(path, setting="kafka.credentials_dir") if path.exists() else role
+    return role if settings.user is None else settings.user
+
+
+def forget_environment() -> None:
+    """Take the secrets out of the environment, so that what this process starts from here on does not get them."""
+    for name in ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_REDIS_PASSWORD"):
+        os.environ.pop(name, None)
+
+
 def read_secret(path: Path, *, setting: str) -> str:
     """The only line of a file, without its end.
 
