@@ -119,7 +119,10 @@ def _one_line(record: Record) -> str:
         case LedgerSealed():
             return f"lineage {record.lineage} sealed at step {record.step}, {record.num_groups} groups: {record.reason}"
         case Manifest():
-            size = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks, {record.num_bytes} bytes"
+            parts = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks"
+            if record.listing:
+                parts = f"listed apart in {sum(chunk.num_bytes for chunk in record.listing)} bytes"
+            size = f"{parts}, {record.num_bytes} bytes"
             return f"version {record.version}, {record.encoding}, {size}"
         case StageEvent():
             version = "" if record.version is None else f", version {record.version}"
