@@ -42,6 +42,20 @@ _TRANSIENT = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
+        # Leaders on the move: a broker went or came back, and what the client knows of them is older.
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
     }
 )
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
@@ -79,7 +93,12 @@ def cause_of(exception: KafkaException) -> KafkaError:
 
 def is_transient(error: KafkaError) -> bool:
     """Whether waiting and trying again may mend it."""
-    return not error.fatal() and (error.code() in _TRANSIENT or error.retriable())
+    return not error.fatal() and (error.code() in _TRANSIENT or error.retriable() or _is_leaderless(error))
+
+
+def _is_leaderless(error: KafkaError) -> bool:
+    """A partition without a leader, for the moment: the library has no code of its own for it."""
+    return error.code() == KafkaError._NOENT and "leaders" in error.str()
 
 
 def is_unknown_topic(error: KafkaError) -> bool:
