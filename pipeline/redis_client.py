@@ -12,6 +12,7 @@ callers go on without it. `RedisRefused` is the kind that waiting does not mend:
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from redis.retry import Retry
 from schemas.errors import RedisRefused, RedisUnavailable, SettingsError
 
 _T = TypeVar("_T")
+_TLS_HINT = "rediss:// is for a server with TLS, redis:// for one without"
+_PORT = 6379
 MAX_VALUE_BYTES = 64 * 1024  # what is kept here are addresses and names
 MAX_MEMBERS = 10_000
 # The server sorts out what is too long: the library would take a value of any length into memory.
@@ -72,6 +75,7 @@ class RedisClient:
         self, url: str, *, password: str | None = None, ca_file: Path | None = None, timeout_s: float = 2.0
     ) -> None:
         self.address = safe_address(url)
+        self._url, self._timeout_s = url, timeout_s
         options: dict[str, object] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
         if password is not None:
             options["password"] = password
@@ -96,6 +100,8 @@ class RedisClient:
                     "no Redis",
                     hint="a server with TLS needs redis.url = rediss://...",
                 ) from error
+            if self._url.startswith("rediss://") and _answers_plainly(self._url, timeout_s=self._timeout_s):
+                raise RedisRefused(f"no TLS with Redis at {self.address}: it speaks without", hint=_TLS_HINT) from error
 
     def server_facts(self) -> dict[str, str]:
         """Section `server` of INFO. Raises RedisUnavailable."""
@@ -177,7 +183,7 @@ class RedisClient:
         if cause is not None:
             return RedisRefused(
                 f"no TLS with Redis at {self.address}: {cause.reason or 'the connection was closed'}",
-                hint="rediss:// is for a server with TLS, redis:// for one without",
+                hint=_TLS_HINT,
             )
         if isinstance(error, NoPermissionError):
             return RedisRefused(
@@ -202,6 +208,17 @@ def _hung_up(error: BaseException | None) -> bool:
     return isinstance(error, RedisConnectionError) and any(
         words in str(error) for words in ("closed by server", "reset by peer")
     )
+
+
+def _answers_plainly(url: str, *, timeout_s: float) -> bool:
+    """Whether a server without TLS is there: it lets a handshake run into its time-out, as one that is stuck does."""
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or _PORT), timeout=timeout_s) as plain:
+            plain.sendall(b"PING\r\n")
+            return plain.recv(1) in (b"+", b"-")
+    except OSError:
+        return False
 
 
 def safe_address(url: str) -> str:

@@ -71,6 +71,8 @@ class AccessRules:
         self._handle.connect(limit_s=_APPLY_LIMIT_S)
         wanted = set(rules)
         missing = wanted - self.present()
+        if not missing:
+            return 0
         futures = self._handle.client().create_acls(
             [_binding(principal, grant) for principal, grant in sorted(missing)], request_timeout=REQUEST_TIMEOUT_S
         )
