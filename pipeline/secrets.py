@@ -15,6 +15,7 @@ HIDDEN = "***"
 # Of librdkafka: sasl.password, ssl.key.password, ssl.keystore.password, ssl.key.pem, sasl.oauthbearer.client.secret,
 # sasl.oauthbearer.config and what later versions add in these words.
 _SECRET_NAME = re.compile(r"passw|secret|(?:^|[._-])token$|key\.pem|oauthbearer\.config|jaas|api.?key", re.IGNORECASE)
+_URL_OPTION = re.compile(r"(?<=[?&]password=)[^&\s'\"]*")
 _URL_LOGIN = re.compile(r"(?<=://)[^\s'\"]*:[^\s'\"]*@")
 
 
@@ -27,7 +28,7 @@ def shown(value: object, *, name: str = "") -> str:
     """A value as a message may show it: secrets are hidden, by the setting's name or as part of a URL."""
     if is_secret_name(name):
         return HIDDEN
-    return _URL_LOGIN.sub(f"{HIDDEN}@", repr(value))
+    return _URL_OPTION.sub(HIDDEN, _URL_LOGIN.sub(f"{HIDDEN}@", repr(value)))
 
 
 def check_no_password(url: str) -> None:

@@ -35,8 +35,11 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """Base of every section: frozen, and strict about what it is given."""
 
-    # Settings travel to the stages as JSON, which has no infinity.
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    # Settings travel to the stages as JSON, which has no infinity. A wrong value may be a secret in the wrong place:
+    # `ops.run_file` shows what may be shown.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 class RunSettings(Section):

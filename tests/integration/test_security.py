@@ -122,14 +122,14 @@ def test_a_client_with_tls_on_a_plain_port_is_told(services: ServicesInfo, run_n
     assert "does not speak TLS" in refusal(log).message
     url = services.redis_url.replace("redis://", "rediss://")
     with pytest.raises(RedisRefused, match="no TLS with Redis"):
-        redis_client(RedisSettings(url=url, ca_file=ca_file)).check()
+        redis_client(RedisSettings(url=url, ca_file=ca_file), timeout_s=0.5).check()
 
 
 def test_who_shows_no_user_is_not_let_in(secure_services: ServicesInfo, run_name: str) -> None:
     config = {"security.protocol": "SSL", "ssl.ca.location": str(access(secure_services).ca_file)}
     log = KafkaLog(secure_services.kafka_bootstrap, run=run_name, data_partitions=1, config=config)
     with pytest.raises(LogUnavailable, match="no Kafka broker answered"):
-        log.connect(deadline=Deadline.after(2))
+        log.connect(deadline=Deadline.after(1))
 
 
 def test_a_reward_consumer_may_write_rewards_and_not_weights(

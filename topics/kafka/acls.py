@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
     AclBinding,
     AclBindingFilter,
@@ -26,7 +26,7 @@ from schemas.errors import AccessDenied
 from topics.access import Grant, Operation, Resource
 from topics.clock import Deadline
 from topics.kafka.client import Connection
-from topics.kafka.errors import DENIED_HINT, translating
+from topics.kafka.errors import DENIED_HINT, cause_of, is_unknown_topic, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle
 
 Rule = tuple[str, Grant]  # principal, what it may do
@@ -102,7 +102,7 @@ class AccessRules:
 
 
 def check_access(handle: AdminHandle, grants: Sequence[Grant]) -> None:
-    """See that the broker allows everything of `grants` on those topics that exist.
+    """See that the broker allows everything of `grants` on single topics, of those that exist.
 
     Raises:
         AccessDenied: naming all that is missing.
@@ -111,10 +111,10 @@ def check_access(handle: AdminHandle, grants: Sequence[Grant]) -> None:
     for grant in grants:
         if grant.resource == "topic" and not grant.prefixed:
             wanted.setdefault(grant.name, set()).add(grant.operation)
-    names = sorted(wanted.keys() & _topics(handle))
-    allowed = _allowed(handle, names)
     missing = [
-        f"{operation} {name}" for name in names for operation in sorted(wanted[name]) if operation not in allowed[name]
+        f"{operation} {name}"
+        for name, allowed in sorted(_allowed(handle, sorted(wanted)).items())
+        for operation in sorted(wanted[name] - allowed)
     ]
     if missing:
         raise AccessDenied(f"the broker's access rules do not allow: {', '.join(missing)}", hint=DENIED_HINT)
@@ -135,13 +135,8 @@ def command_lines(rules: Iterable[Rule], *, bootstrap: str) -> list[str]:
     ]
 
 
-def _topics(handle: AdminHandle) -> set[str]:
-    with translating("asking for the topics"):
-        return set(handle.client().list_topics(timeout=REQUEST_TIMEOUT_S).topics)
-
-
 def _allowed(handle: AdminHandle, names: Sequence[str]) -> dict[str, set[Operation]]:
-    """What the broker allows us on each topic."""
+    """What the broker allows us on each topic that exists; nothing on one that it hides from us."""
     if not names:
         return {}
     futures = handle.client().describe_topics(
@@ -151,7 +146,12 @@ def _allowed(handle: AdminHandle, names: Sequence[str]) -> dict[str, set[Operati
     for name, future in futures.items():
         try:
             operations = future.result().authorized_operations or []
-        except KafkaException:  # described as far as we may
+        except KafkaException as exception:
+            error = cause_of(exception)
+            if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                if is_unknown_topic(error):
+                    continue
+                raise translated(error, doing=f"asking what is allowed on {name}") from exception
             operations = []
         allowed[name] = {ours for ours, theirs in _OPERATIONS.items() if theirs in operations}
     return allowed

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import time
 from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
 
 from schemas.errors import AccessDenied
+from topics.clock import Clock, SystemClock
 from topics.kafka.client import Connection
 
 _LIMIT_S = 10.0
@@ -35,8 +35,9 @@ _CERTIFICATE_HINT = (
 class Refusals:
     """What the brokers told one client about its credentials. Use from the client's thread."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, clock: Clock | None = None) -> None:
         self._connection = connection
+        self._clock = clock if clock is not None else SystemClock()
         self._last: KafkaError | None = None
         self._since_s = 0.0
 
@@ -44,7 +45,7 @@ class Refusals:
         """The library's error callback."""
         if _is_refusal(error):
             if self._last is None:
-                self._since_s = time.monotonic()
+                self._since_s = self._clock.monotonic()
             self._last = error
         elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
             self._last = None  # away, not refusing
@@ -58,7 +59,7 @@ class Refusals:
         Raises:
             AccessDenied: no broker lets us in.
         """
-        if self._last is None or time.monotonic() - self._since_s < _LIMIT_S:
+        if self._last is None or self._clock.monotonic() - self._since_s < _LIMIT_S:
             return
         try:
             ask(_ASK_S)
@@ -99,7 +100,7 @@ def _is_refusal(error: KafkaError) -> bool:
 
 def _plain(error: KafkaError) -> str:
     """The library's words without its own address and timing."""
-    return re.sub(r"^\S+://\S+: |\s*\(after \d+ms in state \w+\)", "", error.str())
+    return re.sub(r"^\S+://\S+: (?:SASL authentication error: )?|\s*\(after \d+ms in state \w+\)", "", error.str())
 
 
 def _mismatch(connection: Connection) -> AccessDenied | None:
