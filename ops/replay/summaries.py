@@ -129,7 +129,13 @@ def _one_line(record: Record) -> str:
             said = _pairs({**record.details, **{name: f"{value:g}" for name, value in record.gauges.items()}})
             return printable(f"{record.instance} {record.kind} {record.name}{version}{said}")
         case Command():
-            what = {"version": record.version, "replicas": record.replicas, "rate": record.rate, "drain": record.drain}
+            what = {
+                "version": record.version,
+                "wave": f"{record.wave + 1} of {len(record.waves)}" if record.waves else None,
+                "replicas": record.replicas,
+                "rate": record.rate,
+                "drain": record.drain,
+            }
             said = _pairs({name: str(value) for name, value in what.items() if value is not None})
             return printable(f"{record.kind} to {record.target}{said}, epoch {record.epoch}, because {record.reason}")
         case _:

@@ -123,7 +123,7 @@ class Swarm:
                 self._holds(url, digest)
         for member in news.left:
             changed = self._members.left(member.url, teller=url) or changed
-        found = [PeerInfo(url=member.url, domain=member.domain) for member in news.joined if self._is_other(member)]
+        found = [PeerInfo(url=member.url, domain=member.domain) for member in (*news.joined, *news.known)]
         new = [peer for peer in found if self.add_peer(peer)]
         for member in news.joined:
             if self._is_other(member) and member.domain == self._domain and member.url not in self._seeds:

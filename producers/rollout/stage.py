@@ -99,6 +99,8 @@ class RolloutStage:
             LogError, DeadlineExceeded: the broker failed or is too slow.
         """
         context, settings = self._context, self._settings
+        if self._setup.weights.domain:
+            context.events.labels = {"domain": self._setup.weights.domain}
         context.events.enter("waiting_for_weights")
         self._control.start(deadline=deadline)
         backend = self._open_backend()
@@ -175,6 +177,7 @@ class RolloutStage:
         folder = context.run.folder
         chooser = VersionChooser(
             self._control,
+            instance=context.instance,
             run=context.run,
             settings=self._settings,
             clock=context.clock,
