@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
-    ConfigResource,
     NewTopic,
-    ResourceType,
     TopicMetadata,
 )
 
@@ -22,6 +20,7 @@ from schemas.errors import LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
+from topics.kafka.configs import topic_configs
 from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, num_copies
 from topics.lag import partition_lag
@@ -188,15 +187,8 @@ class KafkaAdmin:
             deadline.clock.wait(0.02)
 
     def _check_configs(self, names: Sequence[str]) -> None:
-        if not names:
-            return
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._handle.client().describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-        for resource, future in futures.items():
-            with translating(f"reading the configuration of {resource.name}"):
-                seen = {key: str(entry.value) for key, entry in future.result().items()}
-            wanted = _wanted_config(self._by_full_name[resource.name], copies=self._copies)
-            _check_config(resource.name, wanted, seen=seen)
+        for name, seen in topic_configs(self._handle, names).items():
+            _check_config(name, _wanted_config(self._by_full_name[name], copies=self._copies), seen=seen)
 
 
 def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
