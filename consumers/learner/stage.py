@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from consumers.learner.assembler import Assembler, AssemblerSettings
+from consumers.learner.assembler import Assembler
+from consumers.learner.assembler_settings import AssemblerSettings
+from consumers.learner.data import OneProcess
 from consumers.learner.holder import RunHolder
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
@@ -120,6 +122,7 @@ class LearnerStage:
     def _parts(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer, lineage: int) -> LoopParts:
         context, setup = self._context, self._setup
         assembler = self._assembler(recovered, ledger=ledger, trainer=trainer)
+        intake = Intake(context, assembler, settings=setup.settings, positions=recovered.positions)
         store = ChunkStore(context.run.folder / "weights" / "learner", max_bytes=setup.weights.store_max_bytes)
         publisher = Publisher(setup.weights, store=store, run=context.run.name, clock=context.clock)
         publisher.adopt(recovered.listed)
@@ -127,8 +130,7 @@ class LearnerStage:
             settings=setup.settings,
             ledger=ledger,
             trainer=trainer,
-            assembler=assembler,
-            intake=Intake(context, assembler, settings=setup.settings, positions=recovered.positions),
+            data=OneProcess(assembler, intake, clock=context.clock),
             upstream=UpstreamWatch(context, settings=setup.settings, lineage=lineage),
             publisher=publisher,
             check_holder=self._holder.check,
