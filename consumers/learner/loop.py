@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from consumers.learner import checkpoint
 from consumers.learner.batch import Batch
@@ -29,7 +30,7 @@ from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
 from consumers.learner.pending import PendingStep, report_staged, report_step
 from consumers.learner.publisher import Publisher
-from consumers.learner.recovery import Recovered, snapshot_of
+from consumers.learner.recovery import Recovered, snapshot_of, surviving
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Trainer
 from consumers.learner.upstream import UpstreamWatch
@@ -81,6 +82,7 @@ class LearnerLoop:
         self._peer_wait: Deadline | None = None
         self._pending: PendingStep | None = None
         self._noted: checkpoint.LearnerState | None = None  # what a checkpoint of the present weights says
+        self._prune_due = False  # a checkpoint was written, and no transaction since
         self._closing: Deadline | None = None
         self._flush_due_s = 0.0
         self.finished = False
@@ -112,6 +114,10 @@ class LearnerLoop:
         self._parts.publisher.close()
         self._parts.data.close()
         self._parts.upstream.close()
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._run.folder / "checkpoints"
 
     @property
     def _version(self) -> Version:
@@ -227,6 +233,7 @@ class LearnerLoop:
         self._pending = None
         self._noted = pending.state
         parts.publisher.release()
+        self._prune()
         if self._checkpoint_is_due:
             self._checkpoint()  # (e)
         parts.check_holder()
@@ -262,14 +269,18 @@ class LearnerLoop:
         self._noted = None
         with self._context.events.phase("checkpointing"):
             try:
-                checkpoint.save(
-                    self._run.folder / "checkpoints",
-                    snapshot_of(parts.trainer, state=state),
-                    keep=parts.settings.checkpoint.keep,
-                )
+                checkpoint.save(self._checkpoints, snapshot_of(parts.trainer, state=state))
+                self._prune_due = True
             except CheckpointError as error:
                 # The earlier ones are whole, so nothing is lost; a crash only repeats more.
                 self._context.events.notice("checkpoint_failed", details={"why": error.message})
+
+    def _prune(self) -> None:
+        """After a transaction: remove checkpoints that retention does not keep."""
+        if self._prune_due:
+            self._prune_due = False
+            survives = surviving(self._parts.ledger.view.lineages)
+            checkpoint.prune(self._checkpoints, keep=self._parts.settings.checkpoint.keep, survives=survives)
 
     def _flush_outcomes(self) -> None:
         """Outcomes of dropped groups give credit back, so they do not wait long for a step to carry them."""
@@ -300,6 +311,7 @@ class LearnerLoop:
         self._checkpoint()
         parts.ledger.write_outcomes(self._step + 1, parts.data.close_open(Reason.RUN_ENDED))
         parts.ledger.seal(self._step, num_groups=parts.ledger.view.num_closed, reason=reason)
+        self._prune()
         self._context.events.notice("finished", details={"reason": reason}, step=self._step)
         self.finished = True
 

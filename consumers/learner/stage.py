@@ -84,7 +84,12 @@ class LearnerStage:
         self._ledger = ledger
         ledger.recover(context.log, hooks=context.hooks(), deadline=deadline)  # (2)
         trainer = Trainer(self._setup.settings, self._setup.model, seed=context.run.seed)
-        recovered = recover(context, trainer=trainer, folder=context.run.folder / "checkpoints")  # (3)
+        recovered = recover(  # (3)
+            context,
+            trainer=trainer,
+            folder=context.run.folder / "checkpoints",
+            lineages=ledger.view.lineages,
+        )
         if context.stop.requested:  # nothing is written yet, so there is nothing to void
             return
         lineage = ledger.begin_lineage(  # (4)

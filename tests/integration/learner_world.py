@@ -137,7 +137,7 @@ class World:
         return [record for _, record in self.records(WEIGHTS) if isinstance(record, Manifest)]
 
     def newest(self) -> checkpoint.Snapshot:
-        found = checkpoint.newest_valid(self.folder / self.log.run / "checkpoints")
+        found = checkpoint.newest_valid(self.folder / self.log.run / "checkpoints", survives=lambda _: True)
         assert found is not None
         return found.snapshot
 
