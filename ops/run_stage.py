@@ -23,8 +23,9 @@ from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import StopSignal, make_context, run_stage
+from pipeline.stage import StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
+from topics.kafka import KafkaLog
 
 _PARENT_POLL_S = 1.0
 
@@ -56,7 +57,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file)
-    context = replace(make_context(log, run=run_file.run, stage=request.stage), stop=stop)
+    context = replace(_context(log, run_file, request=request), stop=stop)
     log.admin().ensure_topics()
     if run_file.run.metrics_port is not None:
         port = context.metrics.expose(run_file.run.metrics_port)
@@ -66,6 +67,15 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     calm_collector()
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     return int(run_stage(stage, context))
+
+
+def _context(log: KafkaLog, run_file: RunFile, *, request: StageRequest) -> StageContext:
+    """One rank of several is told apart by its name and by a label of its metrics."""
+    if request.stage != "learner" or run_file.learner.ranks == 1:
+        return make_context(log, run=run_file.run, stage=request.stage)
+    rank = str(request.slot)
+    instance = new_instance(f"{request.stage}.{rank}")
+    return make_context(log, run=run_file.run, stage=request.stage, instance=instance, labels={"rank": rank})
 
 
 def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str | None]:

@@ -11,6 +11,7 @@ from schemas.errors import (
     LogUnavailable,
     NoProgress,
     PluginError,
+    RanksDiverged,
     RlweaveError,
     SettingsError,
 )
@@ -27,10 +28,13 @@ class ExitCode(IntEnum):
     FENCED = 5  # a newer process of the same role took over
     NO_PROGRESS = 6  # an upstream stage stayed silent beyond the limit
     UNACCOUNTED = 7  # an audit did not balance
+    DIVERGED = 8  # learner ranks did not hold the same weights
     INTERNAL = 70  # a bug: the log has the traceback
 
 
-RESTART_IS_FUTILE = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS})
+RESTART_IS_FUTILE = frozenset(
+    {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS, ExitCode.DIVERGED}
+)
 
 _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (SettingsError, ExitCode.USAGE),
@@ -40,6 +44,7 @@ _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (LogUnavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),
     (NoProgress, ExitCode.NO_PROGRESS),
+    (RanksDiverged, ExitCode.DIVERGED),
 )
 
 

@@ -102,8 +102,8 @@ class DataSide(GroupCounts, Protocol):
         """Say that the learner is at work, in a wait that has nothing to do with data."""
         ...
 
-    def close(self) -> None:
-        """Stop reading."""
+    def close(self, *, in_order: bool) -> None:
+        """Stop reading. `in_order`: not after an error."""
         ...
 
 
@@ -176,5 +176,5 @@ class OneProcess:
     def greet(self) -> None:
         """Nobody else waits."""
 
-    def close(self) -> None:
+    def close(self, *, in_order: bool) -> None:  # noqa: ARG002 - nobody else is told
         self._intake.close()

@@ -109,10 +109,10 @@ class LearnerLoop:
         self._checkpoint()
         self._parts.data.commit_for_lag()
 
-    def close(self) -> None:
-        """Stop reading and staging."""
+    def close(self, *, in_order: bool) -> None:
+        """Stop reading and staging. `in_order`: not after an error."""
         self._parts.publisher.close()
-        self._parts.data.close()
+        self._parts.data.close(in_order=in_order)
         self._parts.upstream.close()
 
     @property

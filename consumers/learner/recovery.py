@@ -26,7 +26,7 @@ from topics.clock import Deadline
 from topics.log import ReaderSettings, TopicPartition
 
 READ_LIMIT_S = 60.0
-_GENERATOR = "generator"
+GENERATOR = "generator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def snapshot_of(trainer: Trainer, *, state: checkpoint.LearnerState) -> checkpoi
     own, _ = named_state(trainer.model)
     optimizer = checkpoint.optimizer_tensors(trainer.optimizer)
     return checkpoint.Snapshot(
-        state=state, model=own, optimizer={**optimizer, _GENERATOR: trainer.generator.get_state()}
+        state=state, model=own, optimizer={**optimizer, GENERATOR: trainer.generator.get_state()}
     )
 
 
@@ -120,7 +120,7 @@ def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
     for name, tensor in own.items():
         tensor.data.copy_(saved[name])
     optimizer = dict(snapshot.optimizer)
-    trainer.generator.set_state(optimizer.pop(_GENERATOR))
+    trainer.generator.set_state(optimizer.pop(GENERATOR))
     checkpoint.restore_optimizer(trainer.optimizer, optimizer)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from consumers.learner import checkpoint
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.stage import LearnerSetup, LearnerStage
+from consumers.learner.setup import LearnerSetup
+from consumers.learner.stage import LearnerStage
 from pipeline.history import LedgerView
 from pipeline.settings import ModelSettings, RunSettings, WeightsSettings
 from pipeline.stage import StageContext, make_context
