@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from torch import Tensor
 from torch.distributed import BroadcastOptions, GatherOptions, PrefixStore, ProcessGroupGloo, Store, TCPStore, Work  # type: ignore[attr-defined]  # exported, not in its list
 
 __all__ = ["Collectives", "Store", "gloo", "nccl", "own_address", "reach_store", "serve_store"]
 
+Gather: TypeAlias = Callable[[list[list[Tensor]], list[Tensor], GatherOptions], Work]
 _STORE_ANSWER = timedelta(seconds=2)  # longest wait for one answer of the store
 
 
@@ -36,9 +38,7 @@ class Collectives(Protocol):
         """Every rank's tensor to every rank."""
         ...
 
-    def gather(self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: GatherOptions) -> Work:
-        """Every rank's tensor to the root."""
-        ...
+    gather: Gather  # every rank's tensor to the root
 
 
 def own_address(towards: str) -> str:
