@@ -257,6 +257,7 @@ class LearnerLoop:
             closed=parts.data.closed.to_json(),
             num_cloning_steps=self._num_cloned,
             threads=parts.settings.threads,
+            ranks=parts.settings.ranks,
             first_anchor=self._first_anchor,
         )
 

@@ -77,8 +77,11 @@ def reach_store(host: str, port: int) -> TCPStore:
     """The store at this address.
 
     Raises:
-        RuntimeError: nobody answers there within seconds.
+        OSError: nobody listens there.
+        RuntimeError: who listens there does not answer within seconds, or is no store.
     """
+    with socket.create_connection((host, port), timeout=_STORE_ANSWER.total_seconds()):
+        pass  # the library tries for long, and writes pages about it
     return TCPStore(host, port, is_master=False, timeout=_STORE_ANSWER, wait_for_workers=False)
 
 

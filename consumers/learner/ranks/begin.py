@@ -82,11 +82,10 @@ def own_partitions(context: StageContext, setup: LearnerSetup, *, rank: int) -> 
 
 
 def _seat(context: StageContext, setup: LearnerSetup, *, rank: int) -> Seat:
-    own = dict.fromkeys(("dir", "metrics_port"))  # these may differ between hosts, and so may paths
-    digest = digest_of(
-        context.run.model_copy(update=own),
-        setup.settings.model_copy(update={"oracle_file": None}),
-        setup.model.model_copy(update={"path": None}),
+    digest = digest_of(  # without what may differ between hosts
+        context.run.model_dump(mode="json", exclude={"dir", "metrics_port"}),
+        setup.settings.model_dump(mode="json", exclude={"oracle_file"}),
+        setup.model.model_dump(mode="json", exclude={"path"}),
         setup.rewards,
     )
     return Seat(rank=rank, settings=setup.settings, digest=digest, on_gpu=setup.model.device.startswith("cuda"))

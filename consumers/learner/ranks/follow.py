@@ -133,7 +133,8 @@ class _Work:
         self._deeds[command.do](command)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading, and let go of the others."""
+        self._group.close()
         self._part.close()
 
     def _read(self, command: Command) -> None:

@@ -54,6 +54,11 @@ class RankGroup:
         self._lost = lost
         self._why_broken = ""
 
+    def close(self) -> None:
+        """Let go of all connections; nothing may be called afterwards."""
+        self._why_broken = "it was closed"
+        del self._backends
+
     def send(self, content: bytes) -> None:
         """From rank 0 to all others.
 

@@ -158,6 +158,7 @@ class RankedData:
         if self._is_between:  # else they are not listening, and find out by themselves
             last = Command(do="leave") if in_order else Command(do="failed", text="its log says why")
             self._group.send_last(last.to_bytes())
+        self._group.close()
         self._part.close()
 
     @property

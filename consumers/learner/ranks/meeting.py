@@ -65,9 +65,8 @@ class _Place(BaseModel):
 _GO = TypeAdapter(list[str])  # instances by rank; empty: it will not begin
 
 
-def digest_of(*parts: BaseModel | Mapping[str, float]) -> str:
-    """A digest of settings."""
-    values = [part.model_dump(mode="json") if isinstance(part, BaseModel) else dict(part) for part in parts]
+def digest_of(*values: Mapping[str, object]) -> str:
+    """A digest of plain values: the same for the same ones."""
     return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -124,12 +123,12 @@ def join(context: StageContext, seat: Seat, *, deadline: Deadline) -> RankGroup 
     while not context.stop.requested:
         if deadline.expired:
             raise RankLost(
-                f"learner rank {seat.rank} waited {deadline.limit_s:g} s for rank 0",
-                hint="start rank 0 with `rlweave run learner --slot 0`; its log says why it is not ready",
+                f"learner rank {seat.rank} waited {deadline.limit_s:g} s for a rank 0 that gathers ranks",
+                hint="start rank 0 with `rlweave run learner --slot 0`; its log says what it waits for",
             )
         try:
             found = _say_hello(context, seat, deadline=deadline)
-        except RuntimeError:  # rank 0 is not there yet, or went away: try again
+        except (OSError, RuntimeError):  # rank 0 is not there yet, or went away: try again
             found = None
         if found is not None:
             store, instances = found
@@ -145,6 +144,8 @@ def _say_hello(context: StageContext, seat: Seat, *, deadline: Deadline) -> tupl
         return None
     store = reach_store(place.host, place.port)
     if place.session is not None and store.get("session") != place.session.encode():
+        return None
+    if store.check(["go"]):  # those ranks have begun, and will end, as they miss us or have another one
         return None
     store.set(f"hello/{seat.rank}", _Hello(instance=context.instance, digest=seat.digest).model_dump_json())
     while not store.check(["go"]):
