@@ -18,7 +18,7 @@ import numpy as np
 
 from schemas.errors import RecordInvalid
 from schemas.reasons import Result
-from schemas.records import LedgerSealed, LineageStarted, Outcome
+from schemas.records import LedgerSealed, LineageStarted, Outcome, Version
 from topics.catalog import partition_of
 
 LedgerRecord = Outcome | LineageStarted | LedgerSealed
@@ -198,6 +198,27 @@ class LedgerView:
     def step(self) -> int:
         """The highest step of the surviving history that trained something; 0: none."""
         return self._step
+
+    @property
+    def horizon(self) -> Version | None:
+        """The newest version that can exist: of the current lineage, with the last step trained, or the one it began
+        with (a learner publishes that first); None: no lineage has begun."""
+        current = self.lineages.current
+        if current == 0:
+            return None
+        branch_step = max((step for lineage, step in self.lineages.limits.items() if lineage != current), default=0)
+        return Version(lineage=current, step=max(self._step, branch_step))
+
+    def is_made(self, version: Version) -> bool:
+        """Whether the surviving history contains the version and had come that far.
+
+        A manifest and the outcomes of its step are one transaction, so a version beyond the last trained step is one
+        that the ledger has not been read far enough for, or that no learner made.
+        """
+        horizon = self.horizon
+        if horizon is None or version.step > horizon.step:
+            return False
+        return self.lineages.survives(version.lineage, version.step)
 
     @property
     def sealed(self) -> LedgerSealed | None:

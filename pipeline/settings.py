@@ -148,4 +148,4 @@ class WeightsSettings(Section):
     )
     max_peers: PositiveInt = Field(default=32, description="Peers a fetch follows at a time, besides the seeds.")
     fetch_deadline_s: Seconds = Field(default=60.0, description="Longest time to fetch one version.")
-    parallel_fetches: PositiveInt = Field(default=8, description="Chunks fetched at a time.")
+    parallel_fetches: PositiveInt = Field(default=16, description="Chunks fetched at a time.")

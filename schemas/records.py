@@ -262,6 +262,8 @@ class Manifest:
     seeds: tuple[str, ...]  # base URLs of peers that have every chunk
     created_unix_ms: int
     delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
+    listing: tuple[ChunkRef, ...] = ()  # chunks of the whole manifest, too large for a record: the other ones are empty
+    delta_bytes: int = 0  # with a listing: what the listed delta's chunks add up to; 0: none is listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,14 +119,23 @@ def _one_line(record: Record) -> str:
         case LedgerSealed():
             return f"lineage {record.lineage} sealed at step {record.step}, {record.num_groups} groups: {record.reason}"
         case Manifest():
-            size = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks, {record.num_bytes} bytes"
+            parts = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks"
+            if record.listing:
+                parts = f"listed apart in {sum(chunk.num_bytes for chunk in record.listing)} bytes"
+            size = f"{parts}, {record.num_bytes} bytes"
             return f"version {record.version}, {record.encoding}, {size}"
         case StageEvent():
             version = "" if record.version is None else f", version {record.version}"
             said = _pairs({**record.details, **{name: f"{value:g}" for name, value in record.gauges.items()}})
             return printable(f"{record.instance} {record.kind} {record.name}{version}{said}")
         case Command():
-            what = {"version": record.version, "replicas": record.replicas, "rate": record.rate, "drain": record.drain}
+            what = {
+                "version": record.version,
+                "wave": f"{record.wave + 1} of {len(record.waves)}" if record.waves else None,
+                "replicas": record.replicas,
+                "rate": record.rate,
+                "drain": record.drain,
+            }
             said = _pairs({name: str(value) for name, value in what.items() if value is not None})
             return printable(f"{record.kind} to {record.target}{said}, epoch {record.epoch}, because {record.reason}")
         case _:

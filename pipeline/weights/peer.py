@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from pipeline.weights.peer_news import NewsResource
 from pipeline.weights.tokens import is_authorized
 from schemas.errors import DeadlineExceeded, WeightsError
 
+MAX_STREAMS = 1024
 _RETRY_AFTER_S = 1
 _START_LIMIT_S = 10.0
 _STOP_LIMIT_S = 10.0
@@ -50,10 +52,13 @@ class PeerSettings:
     folder: Path | None = None  # where `peer.json` is written; None: nowhere
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
+    domain: str = ""  # of this host
     advertised_url: str | None = None  # what others should use, when it is not http://host:port
     max_uploads: int = 16
     upload_limit_s: float = 120.0
-    max_streams: int = 1024  # of news
+    upload_bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: no limit
+    tls: ssl.SSLContext | None = None  # see `tls.server_context`; None: plain http
+    max_streams: int = MAX_STREAMS  # of news
     on_served_bytes: Callable[[int], None] = _ignore
     on_refused: Callable[[int], None] = _ignore
 
@@ -175,12 +180,16 @@ def _app(settings: PeerSettings) -> tuple[web.Application, NewsResource]:
 
     given = settings.stores
     stores = given if callable(given) else lambda: given
-    limits = UploadLimits(max_uploads=settings.max_uploads, upload_limit_s=settings.upload_limit_s)
+    limits = UploadLimits(
+        max_uploads=settings.max_uploads,
+        upload_limit_s=settings.upload_limit_s,
+        bytes_s=settings.upload_bytes_s,
+    )
     chunks = ChunkResource(stores, limits, on_served_bytes=settings.on_served_bytes, refuse=refuse)
     app = web.Application(middlewares=[authorize], client_max_size=MAX_NEWS_BYTES)
     app.router.add_get("/v1/chunks/{digest}", chunks.get)
     app.router.add_get("/v1/health", _health)
-    news = NewsResource(stores, max_streams=settings.max_streams, refuse=refuse)
+    news = NewsResource(stores, domain=settings.domain, max_streams=settings.max_streams, refuse=refuse)
     app.router.add_post("/v1/news", news.post)
 
     async def close(_: web.Application) -> None:
@@ -195,7 +204,14 @@ async def _health(_: web.Request) -> web.StreamResponse:
 
 
 async def _listen(runner: web.AppRunner, *, settings: PeerSettings) -> str:
-    site = web.TCPSite(runner, settings.host, settings.port)
+    scheme = "http" if settings.tls is None else "https"
+    advertised = settings.advertised_url
+    if settings.tls is not None and advertised is not None and not advertised.startswith("https://"):
+        raise WeightsError(
+            f"the peer server has TLS, but its advertised URL is {advertised}; nobody could ask it",
+            hint="set weights.advertised_url to https://..., or unset weights.tls_cert",
+        )
+    site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.tls)
     try:
         await site.start()
     except OSError as error:
@@ -203,7 +219,7 @@ async def _listen(runner: web.AppRunner, *, settings: PeerSettings) -> str:
             f"the peer server cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             hint="choose another port, or 0 for a free one",
         ) from error
-    if settings.advertised_url is not None:
-        return settings.advertised_url.rstrip("/")
+    if advertised is not None:
+        return advertised.rstrip("/")
     host, port = runner.addresses[0][:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

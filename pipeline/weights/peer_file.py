@@ -16,6 +16,8 @@ from typing import TypedDict
 import orjson
 
 from pipeline.weights.files import atomic_write, make_folder
+from pipeline.weights.manifest import check_peer_url
+from schemas.errors import WeightsError
 
 PEER_FILE = "peer.json"
 
@@ -36,7 +38,12 @@ def read_peer_file(folder: Path) -> PeerFile | None:
     if not isinstance(content, dict):
         return None
     url, pid = content.get("url"), content.get("pid")
-    return PeerFile(url=url, pid=pid) if isinstance(url, str) and isinstance(pid, int) else None
+    if not isinstance(url, str) or not isinstance(pid, int):
+        return None
+    try:
+        return PeerFile(url=check_peer_url(url), pid=pid)
+    except WeightsError:
+        return None
 
 
 def write_peer_file(folder: Path, *, url: str) -> None:

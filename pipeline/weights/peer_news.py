@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -34,6 +35,7 @@ _SILENCE_S = 5.0
 _BODY_LIMIT_S = 10.0
 _SMALL_BYTES = 64 * 1024  # a longer body is read beside the loop
 _MAX_WANTED = 4 * 2**20
+_FEW = 500  # more files are looked for by listing their folders
 
 
 class NewsResource:
@@ -41,12 +43,14 @@ class NewsResource:
 
     Args:
         stores: gives the stores to tell of.
+        domain: of this host, told in the first line.
         max_streams: open at a time.
         refuse: makes the answer to a request that is refused, from status and text.
     """
 
-    def __init__(self, stores: Stores, *, max_streams: int, refuse: Refuse) -> None:
+    def __init__(self, stores: Stores, *, domain: str, max_streams: int, refuse: Refuse) -> None:
         self._stores = stores
+        self._domain = domain
         self._max_streams = max_streams
         self._refuse = refuse
         self._presence = Presence()
@@ -55,7 +59,8 @@ class NewsResource:
         self._is_open = asyncio.Event()  # somebody listens
         self._is_closing = False
         self._first_looks: dict[Interest, asyncio.Task[None]] = {}
-        self._look: asyncio.Task[float] | None = None  # a later one, for all; gives how long it took
+        self._look: asyncio.Task[None] | None = None  # a later one, for all
+        self._next_look_s = 0.0
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for news."""
@@ -72,20 +77,15 @@ class NewsResource:
 
     async def watch(self) -> None:
         """Tell of what comes into the stores; to be cancelled."""
-        loop = asyncio.get_running_loop()
-        look_at_s = loop.time() + _LOOK_S
+        must_look = False
         while True:
             await self._is_open.wait()
-            digests, must_look = self._journals.poll()
+            digests, is_lost = self._journals.poll()
             self._presence.add(digests)
-            if must_look:
-                look_at_s = loop.time()
-            if self._look is not None and self._look.done():
-                look_at_s = max(look_at_s, loop.time() + _LOOK_SHARE * self._look.result())
-                self._look = None
-            if self._look is None and loop.time() >= look_at_s:
+            must_look |= is_lost
+            if (must_look or self._now_s() >= self._next_look_s) and (self._look is None or self._look.done()):
                 self._look = asyncio.create_task(self._look_for_all())
-                look_at_s = loop.time() + _LOOK_S
+                must_look = False
             await asyncio.sleep(_POLL_S)
 
     def close(self) -> None:
@@ -115,6 +115,7 @@ class NewsResource:
         if not self._presence.interests:  # what is there by now is found by looking
             self._journals = self._new_journals()
             self._journals.poll()
+            self._next_look_s = self._now_s() + _LOOK_S
         woken = asyncio.Event()
         stream = self._presence.open(asked, wake=woken.set)
         self._is_open.set()
@@ -133,9 +134,11 @@ class NewsResource:
         return response
 
     async def _tell(self, response: web.StreamResponse, stream: NewsStream, *, woken: asyncio.Event) -> None:
+        domain: str | None = self._domain
         while not self._is_closing:
             woken.clear()
-            line = encode_news(stream.take())
+            line = encode_news(replace(stream.take(), domain=domain))
+            domain = None
             async with asyncio.timeout(_SILENCE_S):
                 await response.write(line)
             await asyncio.sleep(_GAP_S)
@@ -150,11 +153,11 @@ class NewsResource:
             self._first_looks[interest] = asyncio.create_task(self._look_for(interest))
         await asyncio.shield(self._first_looks[interest])
 
-    async def _look_for_all(self) -> float:
-        began_s = asyncio.get_running_loop().time()
+    async def _look_for_all(self) -> None:
+        began_s = self._now_s()
         for interest in self._presence.interests:
             await self._look_for(interest)
-        return asyncio.get_running_loop().time() - began_s
+        self._next_look_s = self._now_s() + max(_LOOK_S, _LOOK_SHARE * (self._now_s() - began_s))
 
     async def _look_for(self, interest: Interest) -> None:
         before = frozenset(interest.known)
@@ -168,14 +171,25 @@ class NewsResource:
         if not self._presence.interests:
             self._is_open.clear()
 
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def _new_journals(self) -> Journals:
         return Journals(lambda: [store.root for store in self._stores()])
 
 
-def _present(digests: Set[str], stores: Sequence[ChunkStore]) -> set[str]:
-    """Of these, checked before."""
+def _present(digests: frozenset[str], stores: Sequence[ChunkStore]) -> set[str]:
+    """Those of the digests, which were checked before, that are in a store."""
     roots = [f"{store.root}/chunks" for store in stores]
-    return {digest for digest in digests for root in roots if os.path.exists(f"{root}/{digest[:2]}/{digest}")}
+    if len(digests) <= _FEW:
+        return {digest for digest in digests for root in roots if os.path.exists(f"{root}/{digest[:2]}/{digest}")}
+    found: set[str] = set()
+    prefixes = {digest[:2] for digest in digests}
+    for root in roots:
+        for prefix in prefixes:
+            with suppress(OSError):  # no such folder
+                found.update(digests.intersection(os.listdir(f"{root}/{prefix}")))
+    return found
 
 
 def _notice_silence(request: web.Request) -> None:

@@ -136,7 +136,8 @@ def test_requests_in_flight_at_a_swap(
     across = [each for each in done if len(each.version_runs) == 2]
     if on_swap == "abort":
         assert not across
-        assert {each.finish_reason for each in done if each.version_runs[0].version == version(1)} >= {"abort"}
+        of_old = [each for each in done if not each.version_runs or each.version_runs[0].version == version(1)]
+        assert "abort" in {each.finish_reason for each in of_old}  # without runs: aborted before its first token
         return
     assert across, "no request was in flight"
     model = model_with(shared_vllm.folder, new)

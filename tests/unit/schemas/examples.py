@@ -159,6 +159,9 @@ _MANIFEST = Manifest(
     num_bytes=4096,
     seeds=("http://127.0.0.1:8000",),
     created_unix_ms=NOW_MS,
+    delta_chunks=(ChunkRef(digest="de" * 32, num_bytes=77),),
+    listing=(ChunkRef(digest="fa" * 32, num_bytes=600),),
+    delta_bytes=77,
 )
 
 EXAMPLES: tuple[Record, ...] = (
