@@ -59,7 +59,7 @@ def _snapshot() -> Snapshot:
 
 def _checkpoint(folder: Path) -> Decode:
     """A checkpoint in which files were exchanged (number: which one) and digests made to fit, as a thief would."""
-    whole = checkpoint.save(folder / "checkpoints", _snapshot(), keep=1)
+    whole = checkpoint.save(folder / "checkpoints", _snapshot())
     original = {name: (whole / name).read_bytes() for name in _FILES}
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 3))])
 
@@ -69,7 +69,7 @@ def _checkpoint(folder: Path) -> Decode:
             (whole / name).write_bytes(changed.get(name, original[name]))
         (whole / _FILES[0]).write_bytes(changed[_FILES[0]] if _FILES[0] in changed else _manifest_of(whole))
         try:
-            restored = checkpoint.newest_valid(folder / "checkpoints")
+            restored = checkpoint.newest_valid(folder / "checkpoints", survives=lambda _: True)
         except CheckpointError:  # its text quotes safetensors, which does not always say the same
             return "refused"
         if restored is None:
@@ -202,7 +202,7 @@ def _mutate_entry(data: bytes, draw: Random) -> bytes:
 
 def _checkpoint_files() -> list[bytes]:
     with TemporaryDirectory() as folder:
-        path = checkpoint.save(Path(folder), _snapshot(), keep=1)
+        path = checkpoint.save(Path(folder), _snapshot())
         made = [pack_items([(number, (path / name).read_bytes())]) for number, name in enumerate(_FILES)]
         shutil.rmtree(path)
     return made
@@ -232,7 +232,7 @@ STORED = (
         mutate=_mutate_checkpoint,
         covers=(
             *(checkpoint.newest_valid, checkpoint.load, checkpoint._check_manifest, checkpoint._digest),
-            *(checkpoint.restore_optimizer, checkpoint._order, checkpoint._folders, ClosedSet.from_json),
+            *(checkpoint.restore_optimizer, checkpoint._version, checkpoint._folders, ClosedSet.from_json),
         ),
     ),
     Decoder(

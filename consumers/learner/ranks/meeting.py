@@ -172,6 +172,11 @@ def _connect(context: StageContext, seat: Seat, *, store: Store, instances: list
         address = own_address(settings.rendezvous_host)
         control = gloo(store, rank=seat.rank, num_ranks=num_ranks, address=address, limit_s=limit_s)
         gradients = nccl(store, rank=seat.rank, num_ranks=num_ranks, limit_s=limit_s) if seat.on_gpu else control
+    except OSError as error:
+        raise SettingsError(
+            f"learner.rendezvous_host {settings.rendezvous_host} cannot be reached from here: {error}",
+            hint="give an address of rank 0's host that every rank's host can reach",
+        ) from error
     except RuntimeError as error:
         raise lost("connecting the ranks", error) from error
     backends = Backends(control=control, gradients=gradients, store=store)
