@@ -25,7 +25,7 @@ from pipeline.collector import calm_collector
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
-from topics.kafka import KafkaLog
+from topics.log import Log
 
 _PARENT_POLL_S = 1.0
 
@@ -57,7 +57,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file)
-    context = replace(_context(log, run_file, request=request), stop=stop)
+    context = replace(context_of(log, run_file, request=request), stop=stop)
     log.admin().ensure_topics()
     if run_file.run.metrics_port is not None:
         port = context.metrics.expose(run_file.run.metrics_port)
@@ -69,8 +69,12 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     return int(run_stage(stage, context))
 
 
-def _context(log: KafkaLog, run_file: RunFile, *, request: StageRequest) -> StageContext:
-    """One rank of several is told apart by its name and by a label of its metrics."""
+def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageContext:
+    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics.
+
+    Raises:
+        LogUnavailable: no broker answers.
+    """
     if request.stage != "learner" or run_file.learner.ranks == 1:
         return make_context(log, run=run_file.run, stage=request.stage)
     rank = str(request.slot)

@@ -148,6 +148,8 @@ def _as_outcome(draft: OutcomeDraft) -> Outcome:
 def _as_draft(record: object) -> OutcomeDraft:
     if not isinstance(record, Outcome):
         raise CodecError(f"a rank's report holds a {type(record).__name__} where an Outcome belongs")
+    if record.result not in set(Result):
+        raise CodecError(f"a rank's report holds an outcome with the result {record.result!r:.50}")
     return OutcomeDraft(
         group=record.group,
         result=Result(record.result),

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from consumers.learner.ranks.follow import FollowerStage
-from consumers.learner.stage import LearnerStage
-from pipeline.engines.model_dir import load_model
 from pipeline.engines.tiny import TinyShape, make_tiny_model
-from pipeline.stage import StageContext
 from schemas.errors import LogError, RankLost
 from schemas.records import LedgerSealed, LineageStarted, Outcome, Version
-from tests.integration.learner_world import SIZE, World, alive, start, step_of, turn_until
+from tests.integration.learner_crew import crew, run_to_end
+from tests.integration.learner_world import SIZE, World, alive, step_of, turn_until
 from tests.unit.consumers.learner.material import prompt, reward, sample
 from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES
 from topics.clock import Deadline
@@ -40,69 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def load_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader patches torch while it works, and the ranks here are threads."""
-    lock = threading.Lock()
-
-    def locked(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
-        with lock:
-            return load_model(path, device=device, dtype=dtype)
-
-    monkeypatch.setattr("consumers.learner.trainer.load_model", locked)
-
-
 @pytest.fixture
 def world(memory_log: MemoryLog, tmp_path: Path, model: Path) -> World:
     return World(cast("KafkaLog", memory_log), tmp_path, model, max_steps=4, every_steps=2)
-
-
-@dataclass
-class Crew:
-    """Rank 0, which the test turns, and the others, which turn by themselves."""
-
-    stage: LearnerStage
-    context: StageContext
-    followers: list[tuple[FollowerStage, StageContext]]
-    futures: list[Future[None]]
-
-    def stop(self) -> None:
-        self.stage.stop(deadline=Deadline.after(10))
-        for future in self.futures:
-            future.result(timeout=20)
-
-
-def follow(stage: FollowerStage, context: StageContext) -> None:
-    """What the run loop does."""
-    stage.start(deadline=Deadline.after(30))
-    try:
-        while not stage.finished and not context.stop.requested:
-            stage.turn()
-    finally:
-        stage.stop(deadline=Deadline.after(10))
-
-
-@contextmanager
-def crew(world: World, ranks: int) -> Iterator[Crew]:
-    world.ranks = ranks
-    stage, context = world.learner()
-    followers = [world.follower(rank) for rank in range(1, ranks)]
-    with ThreadPoolExecutor(max(1, ranks - 1)) as pool:
-        futures = [pool.submit(follow, *follower) for follower in followers]
-        start(stage)
-        yield Crew(stage, context, followers, futures)
-
-
-def run_to_end(world: World, ranks: int, *, num_groups: int, lineage: int = 1) -> Crew:
-    with crew(world, ranks) as made:
-        turn_until(
-            made.stage,
-            lambda: made.stage.finished,
-            what="the end",
-            each=alive(world, num_groups=num_groups, lineage=lineage),
-        )
-        made.stop()
-    return made
 
 
 def check_ledger(world: World, *, num_groups: int) -> list[Outcome]:
