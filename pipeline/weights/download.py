@@ -20,6 +20,7 @@ from typing import Self
 
 import aiohttp
 
+from pipeline.weights.manifest import MAX_CHUNK_BYTES
 from pipeline.weights.news import MAX_NEWS_BYTES, News, NewsRequest, decode_news, encode_request
 from pipeline.weights.peer_board import Fault, Problem
 from pipeline.weights.rates import TokenBucket
@@ -79,7 +80,7 @@ class PeerClient:
         await self._session.close()
 
     async def download(self, url: str, *, chunk: ChunkRef, limit_s: float) -> bytearray | Problem:
-        """The bytes a peer sends for `chunk`: of the right length, not yet verified."""
+        """The bytes a peer sends for `chunk`: of the right length (0: not known, bounded), not yet verified."""
         try:
             async with (
                 asyncio.timeout(limit_s),
@@ -121,19 +122,21 @@ class PeerClient:
         return Problem(fault=Fault.DEAD, detail=f"{what}: {type(error).__name__} {error}".strip())
 
     async def _receive(self, response: aiohttp.ClientResponse, *, chunk: ChunkRef) -> bytearray | Problem:
-        data = bytearray(chunk.num_bytes)
+        length = response.content_length
+        total_bytes = chunk.num_bytes if chunk.num_bytes or length is None else length
+        data = bytearray(total_bytes)
         num_bytes = 0
         async for piece in response.content.iter_any():
             end = num_bytes + len(piece)
-            if end > chunk.num_bytes:
-                detail = f"sent more than {chunk.num_bytes} bytes for chunk {chunk.digest}"
+            if end > total_bytes:
+                detail = f"sent more than {total_bytes} bytes for chunk {chunk.digest}"
                 return Problem(fault=Fault.BAD, detail=detail)
             data[num_bytes:end] = piece
             num_bytes = end
             if self._bucket is not None:  # the peer feels it by a full socket
                 await asyncio.sleep(self._bucket.take(len(piece)))
-        if num_bytes < chunk.num_bytes:
-            detail = f"sent {num_bytes} bytes for chunk {chunk.digest} of {chunk.num_bytes}"
+        if num_bytes < total_bytes:
+            detail = f"sent {num_bytes} bytes for chunk {chunk.digest} of {total_bytes}"
             return Problem(fault=Fault.BAD, detail=detail)
         return data
 
@@ -162,7 +165,7 @@ def _refusal(response: aiohttp.ClientResponse, *, chunk: ChunkRef) -> Problem | 
     match response.status:
         case 200:
             length = response.content_length
-            if length is None or length == chunk.num_bytes:
+            if length is None or length == chunk.num_bytes or (chunk.num_bytes == 0 and length <= MAX_CHUNK_BYTES):
                 return None
             detail = f"offered {length} bytes for chunk {chunk.digest} of {chunk.num_bytes}"
             return Problem(fault=Fault.BAD, detail=detail)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from pipeline.weights.chunks import ChunkStore
@@ -83,38 +83,46 @@ def fetch(
         FetchCancelled: `cancel` was set.
     """
     check_manifest(manifest)
-    chunks = list({chunk.digest: chunk for chunk in manifest.chunks}.values())
-    _check_room(manifest, chunks=chunks, store=store)
-    chosen = options if options is not None else FetchOptions()
-    if chosen.parallel < 1:
-        raise WeightsError(f"parallel is {chosen.parallel}, it must be 1 or more; nothing was fetched")
-    if chosen.owner is not None:
-        store.pin(chosen.owner, {chunk.digest for chunk in chunks})
-    work = _Work(
-        name=f"version {manifest.version}",
-        chunks=chunks,
-        store=store,
-        deadline=deadline,
-        seeds=[seed.rstrip("/") for seed in manifest.seeds],
-        peers=[*extra_peers],
-        me=me,
-        options=chosen,
+    _check_room(manifest, store=store)
+    return fetch_chunks(
+        FetchWork(
+            name=f"version {manifest.version}",
+            chunks=manifest.chunks,
+            seeds=manifest.seeds,
+            store=store,
+            client=client,
+            deadline=deadline,
+            me=me,
+            peers=extra_peers,
+            options=options if options is not None else FetchOptions(),
+        ),
+        cancel=cancel,
     )
-    return asyncio.run(_watched(_Fetch(work), client=client, cancel=cancel))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What one fetch is told."""
+class FetchWork:
+    """Chunks to fetch, from whom, and within which limits; see `fetch`."""
 
-    name: str
-    chunks: list[ChunkRef]
+    name: str  # for messages
+    chunks: Sequence[ChunkRef]  # where `num_bytes` is 0 the length is not known; it is bounded
+    seeds: Sequence[str]
     store: ChunkStore
+    client: ClientSettings
     deadline: Deadline
-    seeds: list[str]
-    peers: list[PeerInfo]
-    me: Member | None
-    options: FetchOptions
+    me: Member | None = None
+    peers: Sequence[PeerInfo] = ()
+    options: FetchOptions = field(default_factory=FetchOptions)
+
+
+def fetch_chunks(work: FetchWork, *, cancel: threading.Event | None = None) -> FetchResult:
+    """`fetch` without a manifest; raises the same."""
+    options = work.options
+    if options.parallel < 1:
+        raise WeightsError(f"parallel is {options.parallel}, it must be 1 or more; nothing was fetched")
+    if options.owner is not None:
+        work.store.pin(options.owner, {chunk.digest for chunk in work.chunks})
+    return asyncio.run(_watched(_Fetch(work), cancel=cancel))
 
 
 @dataclass
@@ -126,22 +134,25 @@ class _Account:
 class _Fetch:
     """One fetch: workers that ask, and one follower for each peer's news."""
 
-    def __init__(self, work: _Work) -> None:
+    def __init__(self, work: FetchWork) -> None:
         self.work = work
         options, clock = work.options, work.deadline.clock
         self.board = PeerBoard(clock=clock, backoff_s=options.backoff_s, max_backoff_s=options.max_backoff_s)
         self._account = _Account()
+        self._chunks = list({chunk.digest: chunk for chunk in work.chunks}.values())
+        self._seeds = [seed.rstrip("/") for seed in work.seeds]
         self._start_s = clock.monotonic()
         self._changed = asyncio.Event()
+        self._choosing = asyncio.Lock()
         self._heard = asyncio.Event()  # somebody told who else is there
         self._swarm: Swarm | None = None
 
-    async def run(self, settings: ClientSettings) -> FetchResult:
+    async def run(self) -> FetchResult:
         missing = await asyncio.to_thread(self._look_at_store)
         self._swarm = swarm = self._make_swarm(missing)
         if missing:
             try:
-                async with PeerClient(settings) as client, asyncio.TaskGroup() as group:
+                async with PeerClient(self.work.client) as client, asyncio.TaskGroup() as group:
                     await self._work_together(swarm, client=client, group=group)
             except ExceptionGroup as group_error:  # the first one ended the others
                 raise group_error.exceptions[0] from group_error
@@ -155,14 +166,14 @@ class _Fetch:
 
     def missing(self) -> str:
         """The chunks still missing, for a message."""
-        digests = sorted(self._swarm.missing) if self._swarm is not None else [c.digest for c in self.work.chunks]
+        digests = sorted(self._swarm.missing) if self._swarm is not None else [c.digest for c in self._chunks]
         named = ", ".join(digests[:_MAX_NAMED_CHUNKS])
         more = ", ..." if len(digests) > _MAX_NAMED_CHUNKS else ""
-        return f"{len(digests)} of {len(self.work.chunks)} chunks ({named}{more})"
+        return f"{len(digests)} of {len(self._chunks)} chunks ({named}{more})"
 
     def _look_at_store(self) -> list[ChunkRef]:
-        missing = [chunk for chunk in self.work.chunks if not self.work.store.verified(chunk.digest)]
-        self._account.bytes_local = sum(c.num_bytes for c in self.work.chunks) - sum(c.num_bytes for c in missing)
+        missing = [chunk for chunk in self._chunks if not self.work.store.verified(chunk.digest)]
+        self._account.bytes_local = sum(c.num_bytes for c in self._chunks) - sum(c.num_bytes for c in missing)
         return missing
 
     def _make_swarm(self, missing: Sequence[ChunkRef]) -> Swarm:
@@ -170,7 +181,7 @@ class _Fetch:
         return Swarm(
             missing,
             me=work.me,
-            seeds=work.seeds,
+            seeds=self._seeds,
             board=self.board,
             clock=work.deadline.clock,
             parallel=work.options.parallel,
@@ -182,7 +193,7 @@ class _Fetch:
         followers = Followers(
             swarm, client=client, group=group, me=work.me, max_peers=work.options.max_peers, told=self._told
         )
-        followers.begin(work.seeds, peers=work.peers)
+        followers.begin(self._seeds, peers=work.peers)
         if work.me is not None and not swarm.sole:
             await _wait(self._heard, work.options.join_s)
         workers = [group.create_task(self._work(swarm, client=client)) for _ in range(work.options.parallel)]
@@ -195,14 +206,20 @@ class _Fetch:
         self._changed.set()
 
     async def _work(self, swarm: Swarm, *, client: PeerClient) -> None:
-        while swarm.num_missing:
-            ask = swarm.next()
-            if ask is None:
-                self._changed.clear()
-                await _wait(self._changed, swarm.wait_s())
-                continue
+        while (ask := await self._next(swarm)) is not None:
             await self._obtain(ask, swarm=swarm, client=client)
             self._changed.set()
+
+    async def _next(self, swarm: Swarm) -> Ask | None:
+        """What to ask next; None: nothing is missing. One worker at a time looks: what it cannot ask, nobody can."""
+        async with self._choosing:
+            while swarm.num_missing:
+                ask = swarm.next()
+                if ask is not None:
+                    return ask
+                self._changed.clear()
+                await _wait(self._changed, swarm.wait_s())
+        return None
 
     async def _obtain(self, ask: Ask, *, swarm: Swarm, client: PeerClient) -> None:
         """Ask, unless the chunk is there by now or another process of this host is at it."""
@@ -231,14 +248,14 @@ class _Fetch:
             await asyncio.to_thread(self.work.store.put, answer, expect=ask.chunk.digest)
         except ChunkMismatch as error:
             return Problem(fault=Fault.BAD, detail=error.message)
-        self._account.bytes_fetched += ask.chunk.num_bytes
+        self._account.bytes_fetched += len(answer)
         return None
 
 
-async def _watched(job: _Fetch, *, client: ClientSettings, cancel: threading.Event | None) -> FetchResult:
+async def _watched(job: _Fetch, *, cancel: threading.Event | None) -> FetchResult:
     """Run the job under its deadline and the caller's cancel."""
     name, deadline = job.work.name, job.work.deadline
-    work = asyncio.create_task(job.run(client))
+    work = asyncio.create_task(job.run())
     try:
         while not (await asyncio.wait({work}, timeout=_WATCH_S))[0]:
             if cancel is not None and cancel.is_set():
@@ -262,8 +279,8 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _check_room(manifest: Manifest, *, chunks: Sequence[ChunkRef], store: ChunkStore) -> None:
-    num_bytes = sum(chunk.num_bytes for chunk in chunks)
+def _check_room(manifest: Manifest, *, store: ChunkStore) -> None:
+    num_bytes = sum({chunk.digest: chunk.num_bytes for chunk in manifest.chunks}.values())
     if num_bytes > store.max_bytes:
         raise WeightsError(
             f"version {manifest.version} has {num_bytes} bytes of chunks, the store {store.root} may hold "

@@ -39,6 +39,7 @@ class NewsRequest:
 
     want: tuple[str, ...]  # digests
     member: Member | None = None  # the asker, when it serves others; None: it only listens
+    fresh: bool = False  # tell of every chunk that comes from now on instead, to be there before its version is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,13 @@ class News:
     chunks: tuple[str, ...] = ()  # that the peer has, of those asked for
     joined: tuple[Member, ...] = ()
     left: tuple[Member, ...] = ()
+    known: tuple[Member, ...] = ()  # hosts that fetched something lately, in the first line: they serve what they have
 
 
 def encode_request(request: NewsRequest) -> bytes:
     """The request's body."""
     member = None if request.member is None else _plain(request.member)
-    return orjson.dumps({"want": list(request.want), "member": member})
+    return orjson.dumps({"want": list(request.want), "member": member, "fresh": request.fresh})
 
 
 def decode_request(body: bytes) -> NewsRequest:
@@ -65,7 +67,11 @@ def decode_request(body: bytes) -> NewsRequest:
     """
     content = _object(body)
     member = content.get("member")
-    return NewsRequest(want=_digests(content.get("want")), member=None if member is None else _member(member))
+    return NewsRequest(
+        want=_digests(content.get("want")),
+        member=None if member is None else _member(member),
+        fresh=content.get("fresh") is True,
+    )
 
 
 def encode_news(news: News) -> bytes:
@@ -79,6 +85,8 @@ def encode_news(news: News) -> bytes:
         content["joined"] = [_plain(member) for member in news.joined]
     if news.left:
         content["left"] = [_plain(member) for member in news.left]
+    if news.known:
+        content["known"] = [_plain(member) for member in news.known]
     return orjson.dumps(content) + b"\n"
 
 
@@ -95,6 +103,7 @@ def decode_news(line: bytes) -> News:
         chunks=_digests(content.get("chunks", [])),
         joined=_members(content.get("joined", [])),
         left=_members(content.get("left", [])),
+        known=_members(content.get("known", [])),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,7 +102,7 @@ class ChunkResource:
             async with asyncio.timeout(self._limits.upload_limit_s):
                 await response.prepare(request)  # sends the whole body
 
-        is_sent = await self._is_sent(request, send())
+        is_sent = await self._is_sent(request, _to_its_end(send()))
         if (
             is_sent
             and request.method == "GET"
@@ -160,6 +160,18 @@ class _SentFile(web.FileResponse):
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
         return None if self.prepared else await super().prepare(request)
+
+
+async def _to_its_end(sending: Coroutine[None, None, None]) -> None:
+    """Let the framework close its file: it does not when it is cancelled while the file is being opened."""
+    task = asyncio.create_task(sending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:  # the client has left: the next write ends it
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
 
 
 def _check_class(name: str) -> str:

@@ -10,13 +10,15 @@ Failure: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pipeline.weights.news import Member, News, NewsRequest
 
 MAX_LINE_CHUNKS = 50_000  # 3.4 MB: well within what a reader accepts as one line
+MAX_KNOWN = 64  # hosts of earlier fetches
 _TRIM_CHUNKS = 10_000
 _NOBODY: Mapping[str, Member] = MappingProxyType({})
 
@@ -45,21 +47,37 @@ class Interest:
         new = [digest for digest in digests if digest in self.digests]
         if new:
             self.known.update(new)
-            self._told += new
-            self._trim()
-            for stream in self.streams:
-                stream.wake()
+            self._remember(new)
 
     def looked(self, *, before: Set[str], present: Set[str]) -> None:
         """What a look at the stores gave, and what was known when it began."""
         self.known -= before - present
         self.add(present - self.known)
 
+    def _remember(self, digests: Sequence[str]) -> None:
+        self._told += digests
+        self._trim()
+        for stream in self.streams:
+            stream.wake()
+
     def _trim(self) -> None:
         if len(self._told) > _TRIM_CHUNKS:
             low = min((stream.position for stream in self.streams), default=self.end)
             del self._told[: low - self._first]
             self._first = low
+
+
+class FreshInterest(Interest):
+    """Every chunk that comes."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset())
+
+    def add(self, digests: Iterable[str]) -> None:
+        """Chunks that came."""
+        new = list(digests)
+        if new:
+            self._remember(new)
 
 
 class Swarm:
@@ -86,6 +104,7 @@ class NewsStream:
     swarm: Swarm | None
     member: Member | None
     wake: Callable[[], None]  # called when there is something to take
+    known: tuple[Member, ...] = ()  # hosts of earlier fetches, to be told once
     position: int = 0  # in the interest
     _untold: list[str] = field(default_factory=list)
     _members_told: Mapping[str, Member] = field(default_factory=dict)
@@ -106,7 +125,8 @@ class NewsStream:
         self.position = self.interest.end
         chunks, self._untold = self._untold[:MAX_LINE_CHUNKS], self._untold[MAX_LINE_CHUNKS:]
         joined, left = self._changes()
-        return News(chunks=tuple(chunks), joined=joined, left=left)
+        known, self.known = self.known, ()
+        return News(chunks=tuple(chunks), joined=joined, left=left, known=known)
 
     def _changes(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
         told, now = self._members_told, _NOBODY if self.swarm is None else self.swarm.members
@@ -122,7 +142,8 @@ class Presence:
     """All open streams of a peer server."""
 
     def __init__(self) -> None:
-        self._interests: dict[frozenset[str], Interest] = {}
+        self._interests: dict[frozenset[str] | None, Interest] = {}  # None: every chunk that comes
+        self._known: OrderedDict[str, Member] = OrderedDict()  # by URL, the latest last
         self._swarms: dict[str, Swarm] = {}
         self.num_wanted = 0  # digests held in memory
 
@@ -134,23 +155,27 @@ class Presence:
     def open(self, request: NewsRequest, *, wake: Callable[[], None]) -> NewsStream:
         """A new stream; its member, if it names one, joins."""
         stream = NewsStream(
-            interest=self._interest(frozenset(request.want)),
+            interest=self._interest(None if request.fresh else frozenset(request.want)),
             swarm=None if request.member is None else self._swarms.setdefault(request.member.swarm, Swarm()),
             member=request.member,
             wake=wake,
+            known=tuple(self._known.values()),
         )
         stream.interest.streams.add(stream)
         stream.position = stream.interest.end
         if stream.swarm is not None:
             stream.swarm.streams[stream] = None
             stream.swarm.update()
+        if request.member is not None:
+            self._know(request.member)
         return stream
 
     def close(self, stream: NewsStream) -> None:
         """The stream has ended; its member leaves unless another one names it."""
         interest = stream.interest
         interest.streams.discard(stream)
-        if not interest.streams and self._interests.pop(interest.digests, None) is not None:
+        if not interest.streams:
+            self._interests = {key: kept for key, kept in self._interests.items() if kept is not interest}
             self.num_wanted -= len(interest.digests)
         if stream.swarm is not None and stream.member is not None:
             del stream.swarm.streams[stream]
@@ -164,9 +189,16 @@ class Presence:
             for interest in self._interests.values():
                 interest.add(digests)
 
-    def _interest(self, digests: frozenset[str]) -> Interest:
+    def _know(self, member: Member) -> None:
+        """The latest hosts are kept: what they fetched can be had from them, whatever they fetch now."""
+        self._known.pop(member.url, None)
+        self._known[member.url] = member
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _interest(self, digests: frozenset[str] | None) -> Interest:
         found = self._interests.get(digests)
         if found is None:
-            found = self._interests[digests] = Interest(digests)
-            self.num_wanted += len(digests)
+            found = self._interests[digests] = FreshInterest() if digests is None else Interest(digests)
+            self.num_wanted += len(found.digests)
         return found

@@ -99,7 +99,8 @@ class RolloutStage:
             LogError, DeadlineExceeded: the broker failed or is too slow.
         """
         context, settings = self._context, self._settings
-        context.events.labels = {"domain": self._setup.weights.domain}
+        if self._setup.weights.domain:
+            context.events.labels = {"domain": self._setup.weights.domain}
         context.events.enter("waiting_for_weights")
         self._control.start(deadline=deadline)
         backend = self._open_backend()

@@ -27,6 +27,7 @@ from pipeline.weights.held import HeldState
 from pipeline.weights.listing import parts_of
 from pipeline.weights.news import Member
 from pipeline.weights.peer_file import read_peer_file
+from pipeline.weights.prefetch import Prefetch, PrefetchSetup
 from pipeline.weights.route import Route, find_route
 from schemas.errors import DeadlineExceeded, FetchCancelled, RlweaveError, WeightsError
 from schemas.records import Manifest, Version
@@ -98,6 +99,16 @@ class Staging:
         self._settings = settings
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
         self._running: tuple[Version, Future[Staged], threading.Event] | None = None
+        self._prefetch = Prefetch(
+            PrefetchSetup(
+                store=store,
+                client=client,
+                options=FetchOptions(parallel=settings.parallel_fetches, max_peers=settings.max_peers),
+                url=self._url,
+                domain=settings.domain,
+                peers=lambda: directory.peers().peers,
+            )
+        )
 
     @property
     def version(self) -> Version | None:
@@ -124,6 +135,8 @@ class Staging:
         )
         future = self._pool.submit(self._stage, trip)
         self._running = (manifest.version, future, cancel)
+        if self._settings.prefetch:
+            self._prefetch.follow(manifest.seeds)
 
     def cancel(self) -> None:
         """Give up what is being fetched."""
@@ -142,6 +155,7 @@ class Staging:
     def close(self) -> None:
         """Give up and wait for the thread."""
         self.cancel()
+        self._prefetch.close()
         self._pool.shutdown(wait=True)
 
     def _stage(self, trip: _Trip) -> Staged:
@@ -197,10 +211,13 @@ class Staging:
 
     def _me(self, version: Version) -> Member | None:
         """This host as others see it; None while no peer process serves its store."""
+        url = self._url()
+        return None if url is None else Member(url=url, domain=self._settings.domain, swarm=str(version))
+
+    def _url(self) -> str | None:
+        """Of this host's peer server."""
         peer = read_peer_file(self._store.root.parent)
-        if peer is None:
-            return None
-        return Member(url=peer["url"].rstrip("/"), domain=self._settings.domain, swarm=str(version))
+        return None if peer is None else peer["url"].rstrip("/")
 
     def _let_go(self, *, keep: Version) -> None:
         """Only the version just staged stays pinned; older chunks go when the store is over its bound."""
