@@ -20,7 +20,7 @@
 
 Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
 where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each reads its own
-partitions of the data topics, rank 0 alone writes (docs/design/0006).
+partitions of the data topics, rank 0 alone writes (docs/design/0008).
 """
 
 # ruff: noqa: PLC0415 - a process imports its own stage only

@@ -129,7 +129,7 @@ class _Work:
 
     def follow(self) -> None:
         """Hear one command and do it."""
-        command = Command.model_validate_json(self._group.receive())
+        command = Command.parse(self._group.receive())
         self._deeds[command.do](command)
 
     def close(self) -> None:

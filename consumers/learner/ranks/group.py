@@ -133,6 +133,8 @@ class RankGroup:
         Raises:
             RankLost: a rank did not take part within the limit.
         """
+        if tensor.numel() == 0:
+            return
         flat = tensor.reshape(-1).contiguous().view(torch.uint8)
         self._broadcast(flat, doing="handing out the state of the model", limit=None)
         if self.rank != 0:

@@ -61,7 +61,7 @@ class RankedData:
         self._news: list[int] = []  # closed since the last command that said so
         self._summaries: Sequence[Summary] = [Summary()] * group.num_ranks
         self._num_seen = len(closed)
-        self._is_between = True  # no other rank is in the middle of a step
+        self._is_between = True  # the others wait for a command, and are in the middle of none
 
     @property
     def num_completed(self) -> int:
@@ -95,7 +95,8 @@ class RankedData:
         self._tell(command)
         own = self._part.read(command)
         answers = self._group.gather(own.to_bytes())
-        self._summaries = [own, *(Summary.model_validate_json(answer) for answer in answers[1:])]
+        self._is_between = True
+        self._summaries = [own, *(Summary.parse(answer) for answer in answers[1:])]
         self._num_seen = len(self._closed) + sum(each.num_unsettled for each in self._summaries)
         self._report()
         for rank, summary in enumerate(self._summaries):
@@ -113,13 +114,10 @@ class RankedData:
         groups = tuple((offer.group, offer.size, offer.absent) for offer in chosen)
         command = Command(do="train", step=step, groups=groups)
         self._tell(command)
-        self._is_between = False
         return self._part.take(command)
 
     def close_trained(self, batch: Batch) -> list[OutcomeDraft]:
-        drafts = self._collect(self._part.close_trained(batch))
-        self._is_between = True
-        return drafts
+        return self._collect(self._part.close_trained(batch))
 
     def take_outcomes(self) -> list[OutcomeDraft]:
         if not any(each.num_unwritten for each in self._summaries):
@@ -147,15 +145,18 @@ class RankedData:
 
     def clone(self, number: int) -> None:
         self._tell(Command(do="clone", step=number))
+        self._is_between = True  # when the step is done, which ends on all ranks or on none
 
     def cloned(self) -> None:
         self._tell(Command(do="cloned"))
+        self._is_between = True
 
     def greet(self) -> None:
         self._tell(Command(do="greet"))
+        self._is_between = True
 
     def close(self, *, in_order: bool) -> None:
-        if self._is_between:  # else they are not listening, and find out by themselves
+        if self._is_between:  # else they do not listen, and find out by themselves
             last = Command(do="leave") if in_order else Command(do="failed", text="its log says why")
             self._group.send_last(last.to_bytes())
         self._group.close()
@@ -166,6 +167,7 @@ class RankedData:
         return sum(each.num_ready for each in self._summaries)
 
     def _tell(self, command: Command) -> None:
+        self._is_between = False
         self._group.send(command.to_bytes())
 
     def _collect(self, own: Taken) -> list[OutcomeDraft]:
@@ -176,7 +178,9 @@ class RankedData:
         """
         drafts, positions = own
         self._positions.update(positions)
-        for answer in self._group.gather(pack_report(*own))[1:]:
+        answers = self._group.gather(pack_report(*own))
+        self._is_between = True
+        for answer in answers[1:]:
             more, report = unpack_report(answer)
             drafts += more
             self._positions.update(report.positions)

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from consumers.learner.ranks.backends import Store, gloo, nccl, own_address, reach_store, serve_store
 from consumers.learner.ranks.group import Backends, RankGroup
+from consumers.learner.ranks.messages import Message
 from consumers.learner.ranks.missing import MissingRanks
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
-from schemas.errors import LeaseHeld, RankLost, SettingsError
+from schemas.errors import CodecError, LeaseHeld, RankLost, SettingsError
 from topics.clock import Deadline
 
 PLACE_FILE = "learner-ranks.json"
@@ -45,24 +45,25 @@ class Seat:
     on_gpu: bool
 
 
-class _Hello(BaseModel):
+class Hello(Message):
     """What a rank says of itself."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     instance: str
     digest: str
 
 
-class _Place(BaseModel):
+class Place(Message):
     """Where rank 0 listens."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     host: str
     port: int
     session: str | None  # of this set of ranks; None: not known beforehand
 
 
-_GO = TypeAdapter(list[str])  # instances by rank; empty: it will not begin
+class Go(Message):
+    """The ranks begin."""
+
+    instances: tuple[str, ...] = ()  # by rank; empty: they will not begin
 
 
 def digest_of(*values: Mapping[str, object]) -> str:
@@ -86,7 +87,7 @@ def host(context: StageContext, seat: Seat, *, deadline: Deadline) -> RankGroup 
             f"listened on: {error}",
             hint="give an address of rank 0's host, and a free port or 0",
         ) from error
-    place = _Place(host=settings.rendezvous_host, port=store.port, session=secrets.token_hex(8))
+    place = Place(host=settings.rendezvous_host, port=store.port, session=secrets.token_hex(8))
     store.set("session", place.session or "")
     _write_place(context.run.folder / PLACE_FILE, place)
     names = {rank: f"hello/{rank}" for rank in range(1, num_ranks)}
@@ -99,16 +100,16 @@ def host(context: StageContext, seat: Seat, *, deadline: Deadline) -> RankGroup 
                 "run cannot go on without them",
                 hint="start each with `rlweave run learner --slot RANK`; their logs say why one did not come",
             )
-    hellos = {rank: _Hello.model_validate_json(store.get(name)) for rank, name in names.items()}
+    hellos = {rank: Hello.parse(store.get(name)) for rank, name in names.items()}
     for rank, hello in hellos.items():
         if hello.digest != seat.digest:
-            store.set("go", "[]")
+            store.set("go", Go().to_bytes().decode())
             raise SettingsError(
                 f"learner rank {rank} ({hello.instance}) was started with other settings than rank 0",
                 hint="give every rank the same run file and the same --set options",
             )
-    instances = [context.instance, *(hellos[rank].instance for rank in range(1, num_ranks))]
-    store.set("go", orjson.dumps(instances).decode())
+    instances = (context.instance, *(hellos[rank].instance for rank in range(1, num_ranks)))
+    store.set("go", Go(instances=instances).to_bytes().decode())
     return _connect(context, seat, store=store, instances=instances)
 
 
@@ -137,7 +138,7 @@ def join(context: StageContext, seat: Seat, *, deadline: Deadline) -> RankGroup 
     return None
 
 
-def _say_hello(context: StageContext, seat: Seat, *, deadline: Deadline) -> tuple[Store, list[str]] | None:
+def _say_hello(context: StageContext, seat: Seat, *, deadline: Deadline) -> tuple[Store, tuple[str, ...]] | None:
     """Wait at rank 0 for the others; None when there is nobody to wait at."""
     place = _place(context, seat.settings)
     if place is None:
@@ -147,11 +148,11 @@ def _say_hello(context: StageContext, seat: Seat, *, deadline: Deadline) -> tupl
         return None
     if store.check(["go"]):  # those ranks have begun, and will end, as they miss us or have another one
         return None
-    store.set(f"hello/{seat.rank}", _Hello(instance=context.instance, digest=seat.digest).model_dump_json())
+    store.set(f"hello/{seat.rank}", Hello(instance=context.instance, digest=seat.digest).to_bytes().decode())
     while not store.check(["go"]):
         if context.stop.wait(_POLL_S) or deadline.expired or _place(context, seat.settings) != place:
             return None
-    instances = _GO.validate_json(store.get("go"))
+    instances = Go.parse(store.get("go")).instances
     if not instances:
         raise SettingsError(
             "rank 0 found that the ranks have different settings", hint="its log says which rank differs from it"
@@ -164,7 +165,7 @@ def _say_hello(context: StageContext, seat: Seat, *, deadline: Deadline) -> tupl
     return store, instances
 
 
-def _connect(context: StageContext, seat: Seat, *, store: Store, instances: list[str]) -> RankGroup:
+def _connect(context: StageContext, seat: Seat, *, store: Store, instances: tuple[str, ...]) -> RankGroup:
     settings = seat.settings
     num_ranks, limit_s = settings.ranks, settings.collective_limit_s
     lost = MissingRanks(context=context, instances=dict(enumerate(instances)), limit_s=limit_s)
@@ -183,17 +184,17 @@ def _connect(context: StageContext, seat: Seat, *, store: Store, instances: list
     return RankGroup(backends, rank=seat.rank, num_ranks=num_ranks, lost=lost)
 
 
-def _place(context: StageContext, settings: LearnerSettings) -> _Place | None:
+def _place(context: StageContext, settings: LearnerSettings) -> Place | None:
     if settings.rendezvous_port > 0:
-        return _Place(host=settings.rendezvous_host, port=settings.rendezvous_port, session=None)
+        return Place(host=settings.rendezvous_host, port=settings.rendezvous_port, session=None)
     try:
-        return _Place.model_validate_json((context.run.folder / PLACE_FILE).read_bytes())
-    except (OSError, ValidationError):
+        return Place.parse((context.run.folder / PLACE_FILE).read_bytes())
+    except (OSError, CodecError):
         return None
 
 
-def _write_place(path: Path, place: _Place) -> None:
+def _write_place(path: Path, place: Place) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(place.model_dump_json())
+    aside.write_bytes(place.to_bytes())
     aside.replace(path)

@@ -3,15 +3,15 @@
 Role: JSON with a schema, and Avro for outcomes, which have one already.
 Data in and out: frozen messages; bytes.
 Invariants: what does not fit its schema is refused; nothing is executed, and no class is named by the bytes.
-Failure: pydantic's `ValidationError` and `CodecError`: ranks of two versions of the program, or a bug.
+Failure: `CodecError`: ranks of two versions of the program, or a bug.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consumers.learner.batch import PlannedGroup
 from consumers.learner.outcomes import OutcomeDraft
@@ -35,6 +35,23 @@ class Message(BaseModel):
     def to_bytes(self) -> bytes:
         """As JSON."""
         return self.model_dump_json(exclude_defaults=True).encode()
+
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """What `to_bytes` gave.
+
+        Raises:
+            CodecError: it does not follow the schema.
+        """
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, found["loc"]))
+            raise CodecError(
+                f"a message between learner ranks is no {cls.__name__}: {where} {found['msg']}",
+                hint="give every rank the same version of the program",
+            ) from error
 
 
 class Command(Message):
@@ -102,11 +119,10 @@ def unpack_report(content: bytes) -> tuple[list[OutcomeDraft], Report]:
     """What `pack_report` packed.
 
     Raises:
-        CodecError: the lengths do not fit, or an outcome cannot be decoded.
-        ValidationError: the JSON part does not follow the schema.
+        CodecError: the lengths do not fit, or a part cannot be decoded.
     """
     begin = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
-    report = Report.model_validate_json(content[_HEAD_BYTES:begin])
+    report = Report.parse(content[_HEAD_BYTES:begin])
     if len(content) != begin + sum(report.sizes):
         raise CodecError(f"a rank's report has {len(content)} bytes, its sizes say {begin + sum(report.sizes)}")
     drafts = []

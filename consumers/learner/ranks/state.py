@@ -9,6 +9,7 @@ Failure: `SettingsError` when a rank has loaded another model.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Annotated
 
 import torch
@@ -30,6 +31,7 @@ _DTYPES = {
     str(dtype).partition(".")[2]: dtype
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 }
+_MOST_GENERATOR_ELEMENTS = 64 * 1024  # of torch's own state
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -107,7 +109,7 @@ def take_over(group: RankGroup, trainer: Trainer) -> Start:
         SettingsError: it has another model.
         RankLost: rank 0 gave nothing within the limit.
     """
-    start = Start.model_validate_json(group.receive())
+    start = Start.parse(group.receive())
     model, _ = _state_of(trainer)
     if _described(model) != start.model:
         raise SettingsError(
@@ -119,7 +121,14 @@ def take_over(group: RankGroup, trainer: Trainer) -> Start:
         group.share(received)
         tensor.copy_(received)
     optimizer: dict[str, Tensor] = {}
+    largest = max(_MOST_GENERATOR_ELEMENTS, *(tensor.numel() for tensor in model.values()))
     for described in start.optimizer:
+        if described.dtype not in _DTYPES or prod(described.shape) > largest:
+            raise SettingsError(
+                f"rank 0 has an optimizer state {described.name!r} of {described.dtype} {list(described.shape)}, which "
+                "belongs to no parameter here",
+                hint="give every rank the same version of the program",
+            )
         received = torch.empty(described.shape, dtype=_DTYPES[described.dtype])
         group.share(received)
         optimizer[described.name] = received

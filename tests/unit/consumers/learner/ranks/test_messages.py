@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from consumers.learner.batch import PlannedGroup
 from consumers.learner.outcomes import OutcomeDraft
@@ -55,13 +54,13 @@ def test_a_report_arrives_as_it_was() -> None:
 def test_a_report_with_a_changed_byte_is_refused_or_still_a_report(place: int, change: int) -> None:
     content = bytearray(pack_report(DRAFTS, POSITIONS))
     content[place % len(content)] ^= change
-    with suppress(CodecError, ValidationError):
+    with suppress(CodecError):
         unpack_report(bytes(content))
 
 
 @given(st.binary(max_size=200))
 def test_noise_is_no_report(content: bytes) -> None:
-    with pytest.raises((CodecError, ValidationError)):
+    with pytest.raises(CodecError):
         unpack_report(content)
 
 
@@ -74,7 +73,7 @@ def test_a_report_that_holds_other_records_is_refused() -> None:
 
 def test_a_command_arrives_as_it_was_and_an_unknown_one_is_refused() -> None:
     command = Command(do="train", step=4, groups=((3, 8, ()), (6, 8, (1, 7))))
-    again = Command.model_validate_json(command.to_bytes())
+    again = Command.parse(command.to_bytes())
     assert again == command
     assert again.plan() == (PlannedGroup(group=3, size=8), PlannedGroup(group=6, size=8, absent=(1, 7)))
     assert again.plan()[1].members == [0, 2, 3, 4, 5, 6]
@@ -85,13 +84,13 @@ def test_a_command_arrives_as_it_was_and_an_unknown_one_is_refused() -> None:
         b"[]",
         b'{"do":"read","step":-1}',
     ):
-        with pytest.raises(ValidationError):
-            Command.model_validate_json(text)
+        with pytest.raises(CodecError, match="no Command"):
+            Command.parse(text)
 
 
 def test_a_summary_arrives_as_it_was() -> None:
     summary = Summary(num_ready=2, blocked=True, unscored={"match": 3}, offered=((-1, 5, 8, ()), (4, 6, 8, (2,))))
-    assert Summary.model_validate_json(summary.to_bytes()) == summary
+    assert Summary.parse(summary.to_bytes()) == summary
     assert summary.offers() == [
         Offer(birth_step=-1, group=5, size=8),
         Offer(birth_step=4, group=6, size=8, absent=(2,)),
