@@ -40,6 +40,13 @@ def _result(kind: type[Message], data: bytes) -> object:
     return found
 
 
+def _report(data: bytes) -> str:
+    try:
+        return repr(unpack_report(data))  # a NaN is not equal to itself
+    except CodecError as error:
+        return type(error).__name__  # the library's own words hold an address
+
+
 def _messages() -> list[bytes]:
     said: list[Message] = [
         Command(do="read", step=3, wait_s=0.05, engine_ready=True, num_ready=4, closed=(1, 2)),
@@ -89,7 +96,7 @@ RANKS = (
     Decoder(
         name="rank-report",
         seeds=_reports,
-        start=lambda _: lambda data: repr(unpack_report(data)),  # a NaN is not equal to itself
+        start=lambda _: _report,
         mutate=_mutate_report,
         covers=(unpack_report, messages._as_draft),
     ),
