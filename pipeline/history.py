@@ -137,12 +137,15 @@ class ClosedSet:
             ValueError: the values do not have that form.
         """
         watermark, above = values.get("watermark"), values.get("above")
-        if not isinstance(watermark, int) or not isinstance(above, list) or watermark < 0:
-            raise ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        refused = ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        if not isinstance(watermark, int) or not isinstance(above, list):
+            raise refused
+        if not all(isinstance(number, int) and number >= 0 for number in (watermark, *above)):
+            raise refused
         found = cls()
         found._watermark = watermark
         for number in above:
-            found.add(int(number))
+            found.add(number)
         return found
 
 

@@ -241,7 +241,7 @@ def _touch(path: Path, *, num_bytes: int) -> bool:
 
 def _read_pins(path: Path) -> set[str]:
     try:
-        lines = path.read_text("ascii").split()
+        lines = path.read_text("ascii", errors="replace").split()
     except FileNotFoundError:
         return set()
     return {line for line in lines if _DIGEST.fullmatch(line)}  # a writer may have died within its last line

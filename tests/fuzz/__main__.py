@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.fuzz.catalog import DECODERS
-from tests.fuzz.decoder import Decoder, try_input
+from tests.fuzz.decoder import Decoder, finish, try_input
 from tests.fuzz.plain import Report, fuzz, replay
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _replay_one(decoder: Decoder, path: Path) -> int:
     with TemporaryDirectory() as folder:
-        finding = try_input(decoder.start(Path(folder)), path.read_bytes(), bytes_per_byte=decoder.bytes_per_byte)
+        decode = decoder.start(Path(folder))
+        finding = try_input(decode, path.read_bytes(), bytes_per_byte=decoder.bytes_per_byte)
+        finish(decode)
     print("nothing is wrong with it" if finding is None else f"{finding.kind} {finding.place}\n  {finding.said}")
     return 0 if finding is None else 1
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.decoder import Decode, Decoder, Finding, try_input
+from tests.fuzz.decoder import Decode, Decoder, Finding, finish, try_input
 from tests.fuzz.lines import LineTracer
 from tests.fuzz.mutate import mutate_bytes
 
@@ -40,7 +40,7 @@ class Report:
 def fuzz(decoder: Decoder, folder: Path, *, seconds: float, seed: int, num_inputs: int | None = None) -> Report:
     """Try the golden inputs, then changes of them, until the time is over or `num_inputs` were tried."""
     draw, tracer, report = Random(seed), LineTracer(decoder.covers), Report()
-    decode = decoder.start(folder)
+    decode = tracer.run(lambda: decoder.start(folder))
     report.corpus = [data for data in decoder.seeds() if _try(decoder, decode, data, tracer=tracer, report=report)]
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and (num_inputs is None or report.num_inputs < num_inputs):
@@ -49,6 +49,7 @@ def fuzz(decoder: Decoder, folder: Path, *, seconds: float, seed: int, num_input
             data = mutate_bytes(data, draw) if draw.random() < 0.2 else decoder.mutate(data, draw)
         if _try(decoder, decode, data, tracer=tracer, report=report):
             report.corpus.append(data)
+    finish(decode)
     report.share = tracer.share
     report.missed = [f"{Path(file).name}:{number}" for file, number in tracer.missed]
     return report
@@ -57,9 +58,10 @@ def fuzz(decoder: Decoder, folder: Path, *, seconds: float, seed: int, num_input
 def replay(decoder: Decoder, folder: Path, *, corpus: list[bytes]) -> Report:
     """Run inputs again for the lines they reach, without judging them."""
     tracer, report = LineTracer(decoder.covers), Report(corpus=corpus)
-    decode = decoder.start(folder)
+    decode = tracer.run(lambda: decoder.start(folder))
     for data in corpus:
         tracer.run(lambda: try_input(decode, data))  # noqa: B023 - called at once
+    finish(decode)
     report.share = tracer.share
     report.missed = [f"{Path(file).name}:{number}" for file, number in tracer.missed]
     return report

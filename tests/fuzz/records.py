@@ -183,8 +183,8 @@ def _ledgers() -> list[bytes]:
 
 
 def _orders() -> list[bytes]:
-    [command] = golden_frames("command")
-    return [pack_items([(0, command), (0, command)]), pack_items([(0, command)])]
+    frames = golden_frames("command")
+    return [pack_items([(0, frame) for frame in frames]), *(pack_items([(0, frame)]) for frame in frames)]
 
 
 _items: Callable[..., bytes] = partial(mutate_items, item=mutate_frame)

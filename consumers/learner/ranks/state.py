@@ -132,7 +132,7 @@ def take_over(group: RankGroup, trainer: Trainer) -> Start:
         received = torch.empty(described.shape, dtype=_DTYPES[described.dtype])
         group.share(received)
         optimizer[described.name] = received
-    trainer.generator.set_state(optimizer.pop(GENERATOR))
+    checkpoint.restore_generator(trainer.generator, optimizer.pop(GENERATOR, None))
     checkpoint.restore_optimizer(trainer.optimizer, optimizer)
     return start
 
