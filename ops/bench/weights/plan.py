@@ -42,10 +42,10 @@ class WeightsPlan:
         """Under 45 s."""
         return cls(
             num_engines=4,
-            size_bytes=16 * 2**20,
+            size_bytes=24 * 2**20,
             chunk_bytes=256 * 2**10,
             num_lowered=1,
-            crossing_share=0.5,
+            crossing_share=1 / 3,
             delta_quick=True,
         )
 
