@@ -20,7 +20,8 @@ from blake3 import blake3
 from click.testing import CliRunner
 
 from consumers.learner.settings import LearnerSettings, OptimizerSettings
-from consumers.learner.stage import LearnerSetup, LearnerStage
+from consumers.learner.setup import LearnerSetup
+from consumers.learner.stage import LearnerStage
 from ops.cli.main import cli
 from ops.export import WEIGHTS_FILE, export_version
 from ops.run_file import RunFile, save_run_file
