@@ -15,7 +15,8 @@ class RolloutSettings(Section):
     replicas: PositiveInt = Field(default=1, description="Rollout processes that `rlweave up` starts.")
     engine: str = Field(
         default="torch",
-        description="torch, vllm, http, an entry point of group rlweave.engines, module:attr, file.py:attr; scripted: tests.",
+        description="torch, vllm, http, an entry point of group rlweave.engines, module:attr or file.py:attr; "
+        "scripted: tests.",
     )
     max_sequences: PositiveInt = Field(default=512, description="Sequences the engine holds at once.")
     max_prompts_in_flight: PositiveInt = Field(

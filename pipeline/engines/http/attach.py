@@ -21,7 +21,7 @@ from pipeline.engines.http.exchange import Answer, BadAnswer, Meaning, Refusal
 from pipeline.engines.http.reading import Node, parse
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.http.updates import Updates
-from pipeline.engines.http.wire import Wire
+from pipeline.engines.http.wire import KEY_REFUSED, Wire
 from pipeline.engines.vllm.exchange import NewRequest
 from schemas.errors import EngineError
 from schemas.records import SamplingParams
@@ -45,9 +45,12 @@ async def wait_until_healthy(wire: Wire, *, limit_s: float) -> None:
     """
     ends_s = asyncio.get_running_loop().time() + limit_s
     while (problem := await health(wire)) is not None:
+        if isinstance(problem, Refusal) and problem.status in KEY_REFUSED:
+            raise problem
         if asyncio.get_running_loop().time() >= ends_s:
+            within = f" within {limit_s:g} s" if limit_s > 0 else ""
             raise EngineError(
-                f"no healthy server at {wire.base_url} within {limit_s:g} s: {problem.message}",
+                f"the server at {wire.base_url} does not answer as a healthy one{within}: {problem.message}",
                 hint="start it, or correct rollout.http.base_urls; rollout.http.start_limit_s is how long is waited",
             )
         await asyncio.sleep(_LOOK_S)

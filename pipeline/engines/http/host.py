@@ -88,7 +88,7 @@ class Host:
 
     def revive(self) -> None:
         """See `HttpHost.revive`."""
-        self._look(self._settings.control_limit_s)
+        self._look(0.0)  # whoever asks tries again later
         kept: list[Ended] = []
         with suppress(queue.Empty):
             while True:

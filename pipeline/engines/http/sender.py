@@ -17,13 +17,12 @@ from pipeline.engines.http.attach import health
 from pipeline.engines.http.dialects.base import Dialect
 from pipeline.engines.http.exchange import Answer, Ended, NoAnswer, Refusal
 from pipeline.engines.http.settings import HttpSettings
-from pipeline.engines.http.wire import Wire
+from pipeline.engines.http.wire import KEY_REFUSED, Wire
 from pipeline.engines.vllm.exchange import NewRequest
 from schemas.errors import EngineError
 
 REVIVE_HINT = "load a published version; that looks for the server again"
 BUSY = (429, 503)
-KEY_REFUSED = (401, 403)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0  # between tries of a busy server
 _QUICK_LOOKS = 3  # after a connection failed, before the server counts as gone
 _QUICK_LOOK_S = 0.3

@@ -27,7 +27,7 @@ _EXCERPT_CHARS = 600
 _KEEP_IDLE_S = 2.0  # less than servers keep an idle connection, so that none is used that they just closed
 _CONTROL_CONNECTIONS = 8
 _MAX_RETRY_AFTER_S = 10.0
-_KEY_REFUSED = (401, 403)
+KEY_REFUSED = (401, 403)
 
 
 class Wire:
@@ -142,7 +142,7 @@ class Wire:
             said = await response.content.read(_EXCERPT_BYTES)
         text = self._key.blanked(said.decode(errors="replace"))
         hint = ""
-        if response.status in _KEY_REFUSED:
+        if response.status in KEY_REFUSED:
             hint = "name the key with rollout.http.api_key_env or api_key_file"
         return Refusal(
             f"{self.base_url}{path} answered {response.status}: {_excerpt(text)}",
