@@ -69,6 +69,7 @@ class InferenceServer:
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="inference-server", daemon=True)
+        self._work = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -147,7 +148,10 @@ class InferenceServer:
 
     async def _step(self) -> None:
         while True:
-            await asyncio.sleep(self.token_s if self._waiting and not self.paused else 0.001)
+            if not self._engine.num_running:
+                self._work.clear()
+                await self._work.wait()
+            await asyncio.sleep(self.token_s if not self.paused else 0.005)
             if self.paused or not self._engine.num_running:
                 continue
             for done in self._engine.step():
@@ -224,7 +228,8 @@ class InferenceServer:
             {"token_id": token, "logprob": value} for token, value in zip(done.tokens.tolist(), logprobs, strict=True)
         ]
         if content and params["logprobs"]:
-            content[0]["top_logprobs"] = [{"token_id": 0, "logprob": self._first_top(body["token_ids"], sampling)}]
+            top = self._top(body["token_ids"], sampling)
+            content[0]["top_logprobs"] = [{"token_id": 0, "logprob": value} for value in top]
         choice: Body = {
             "token_ids": done.tokens.tolist(),
             "logprobs": {"content": content},
@@ -271,7 +276,7 @@ class InferenceServer:
         if self.says_labels:
             info["weight_version"] = self.labels[-1]
         if body.get("top_logprobs_num"):
-            info["output_top_logprobs"] = [[[self._first_top(body["input_ids"], sampling), 0, None]]]
+            info["output_top_logprobs"] = [[[value, 0, None] for value in self._top(body["input_ids"], sampling)]]
         if body.get("logprob_start_len") == 0:
             scores = [None, *self._scores(body["input_ids"])]
             info["input_token_logprobs"] = [[s, t, None] for s, t in zip(scores, body["input_ids"], strict=True)]
@@ -293,7 +298,7 @@ class InferenceServer:
         done, logprobs = await self._generate(body["prompt"], sampling, seed=body["seed"])
         tops: list[Body] = [{"x": value} for value in logprobs]
         if tops:
-            tops[0] = {"y": self._first_top(body["prompt"], sampling)}
+            tops[0] = {str(place): value for place, value in enumerate(self._top(body["prompt"], sampling))}
         tokens = done.tokens.tolist()
         shown: list[float | None] = list(logprobs)
         if body.get("echo") and self.kind == "openai":
@@ -336,6 +341,7 @@ class InferenceServer:
     ) -> tuple[Generation, list[float]]:
         self._serial += 1
         name = str(self._serial)
+        self._work.set()
         self._engine.submit(
             [GenerationRequest(request_id=name, prompt_tokens=tuple(prompt), sampling=sampling, seed=seed)]
         )
@@ -357,7 +363,8 @@ class InferenceServer:
         found: list[float] = torch.log_softmax(scaled, dim=-1)[range(len(tokens)), tokens].tolist()
         return found
 
-    def _first_top(self, prompt: list[int], sampling: SamplingParams) -> float:
+    def _top(self, prompt: list[int], sampling: SamplingParams) -> list[float]:
+        """The three largest log-probabilities of the first token; -9999 for those that are filtered out."""
         rows = self._logits(prompt)[-1:]
         if self.meaning != "raw" and sampling.temperature > 0:
             rows = rows / sampling.temperature
@@ -365,7 +372,8 @@ class InferenceServer:
             top_k = torch.tensor([[sampling.top_k if sampling.top_k > 0 else 2**31 - 1]])
             top_p = torch.tensor([[sampling.top_p if sampling.top_p < 1 else float("inf")]], dtype=torch.float64)
             rows = keep_likely(rows, top_k=top_k, top_p=top_p)
-        return float(torch.log_softmax(rows, dim=-1).max())
+        found: list[float] = torch.log_softmax(rows, dim=-1)[0].topk(3).values.clamp(min=-9999.0).tolist()
+        return found
 
     def _scores(self, prompt: list[int]) -> list[float]:
         rows = torch.log_softmax(self._logits(prompt), dim=-1)[:-1]

@@ -11,7 +11,6 @@ Failure: `EngineError` that says what is missing and what to do.
 from __future__ import annotations
 
 import asyncio
-import math
 
 from pipeline.engines.http.dialects.base import Ask, Dialect
 from pipeline.engines.http.dialects.openai import OpenAiDialect, TrtllmDialect
@@ -31,10 +30,8 @@ DIALECTS: dict[str, Dialect] = {
 }
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}  # `owned_by` of /v1/models
 _LOOK_S = 0.5
-_PEAKED = -0.2  # a first token more likely than this tells nothing,
-_FLAT = 0.8  # nor one nearly as unlikely as any other: this share of the log of the vocabulary
-_CERTAIN = -0.01  # top-k 1 leaves one token, whose log-probability is then 0
-_SAME = 0.05
+_APART = 0.1  # nats between the two likeliest tokens, from which on their distance says something
+_HALVED = 0.75  # of the distance at temperature 1: above it, temperature had no effect
 
 
 async def wait_until_healthy(wire: Wire, *, limit_s: float) -> None:
@@ -104,7 +101,7 @@ class Examiner:
         self._model = model
         self._settings = settings
 
-    async def examine(self, prompts: list[list[int]], *, updates: Updates | None, vocab_size: int) -> Meaning:
+    async def examine(self, prompts: list[list[int]], *, updates: Updates | None) -> Meaning:
         """See the module.
 
         Raises:
@@ -120,12 +117,12 @@ class Examiner:
         if self._settings.logprobs != "auto":
             return Meaning(self._settings.logprobs)
         for prompt in prompts:
-            found = await self._meaning(prompt, vocab_size=vocab_size)
+            found = await self._meaning(prompt)
             if found is not None:
                 return found
         raise EngineError(
-            f"it cannot be told what the log-probabilities of {self._wire.base_url} are of: the model is too sure or "
-            "too unsure of every next token",
+            f"it cannot be told what the log-probabilities of {self._wire.base_url} are of: the model finds "
+            "every next token equally likely",
             hint="set rollout.http.logprobs to what the server gives",
         )
 
@@ -146,18 +143,24 @@ class Examiner:
             )
         return answer
 
-    async def _meaning(self, prompt: list[int], *, vocab_size: int) -> Meaning | None:
-        plain = await self._ask(prompt, SamplingParams(max_tokens=1), want_top=True)
-        if plain.top is None or not -_FLAT * math.log(vocab_size) < plain.top < _PEAKED:
-            return None
+    async def _meaning(self, prompt: list[int]) -> Meaning | None:
+        """Told from the two likeliest first tokens: what is filtered out has no log-probability left, and a temperature
+        of 2 halves the distance between them. None: they are equally likely, so it cannot be told.
+        """
         if self._dialect.takes_top_k:
-            only = await self._ask(prompt, SamplingParams(max_tokens=1, top_k=1))
-            if only.logprobs[0] > _CERTAIN:
+            only = (await self._ask(prompt, SamplingParams(max_tokens=1, top_k=1), want_top=True)).top
+            if only is not None and len(only) == 1:
                 return Meaning.PROCESSED
-        sharper = await self._ask(prompt, SamplingParams(max_tokens=1, temperature=0.5), want_top=True)
-        if sharper.top is None:
+        plain, warm = [await self._distance(prompt, temperature=temperature) for temperature in (1.0, 2.0)]
+        if plain is None or warm is None or plain < _APART:
             return None
-        return Meaning.RAW if abs(sharper.top - plain.top) < _SAME else Meaning.TEMPERED
+        # without top-k "processed" looks the same as "tempered", which is the more careful of the two
+        return Meaning.RAW if warm > _HALVED * plain else Meaning.TEMPERED
+
+    async def _distance(self, prompt: list[int], *, temperature: float) -> float | None:
+        sampling = SamplingParams(max_tokens=1, temperature=temperature)
+        top = (await self._ask(prompt, sampling, want_top=True)).top
+        return None if top is None or len(top) < 2 else top[0] - top[1]
 
     async def _ask(self, prompt: list[int], sampling: SamplingParams, *, want_top: bool = False) -> Answer:
         request = NewRequest(

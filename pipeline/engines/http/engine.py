@@ -94,6 +94,11 @@ class HttpEngine:
         return self._served is not None and self._served.stamp.verified
 
     @property
+    def pause_s(self) -> float:
+        """How long generation stood still in the last swap."""
+        return self._host.pause_s
+
+    @property
     def num_running(self) -> int:
         """Requests submitted and not yet returned."""
         return len(self._held) + len(self._waiting) + len(self._aborted)

@@ -56,7 +56,7 @@ class Answer:
     logprobs: list[float]  # of the tokens; as many, if the server is right
     spans: list[tuple[str, int]] | None  # which weights made how many tokens, in order; None: it does not say
     finish_reason: str  # the server's own word
-    top: float | None = None  # the largest log-probability at the first position, where asked for
+    top: list[float] | None = None  # the largest log-probabilities at the first position, descending, where asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,11 @@ class HttpHost(Protocol):
     @property
     def facts(self) -> ServerFacts:
         """What was found out at the start or the last `revive`."""
+        ...
+
+    @property
+    def pause_s(self) -> float:
+        """How long generation stood still in the last swap."""
         ...
 
     def revive(self) -> None:

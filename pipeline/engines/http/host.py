@@ -52,17 +52,14 @@ class Host:
         prompts: fixed ones, within the model's vocabulary and context, to examine a server with.
     """
 
-    def __init__(
-        self, base_url: str, *, key: ApiKey, settings: HttpSettings, prompts: list[list[int]], vocab_size: int
-    ) -> None:
+    def __init__(self, base_url: str, *, key: ApiKey, settings: HttpSettings, prompts: list[list[int]]) -> None:
         self._settings = settings
         self._prompts = prompts
-        self._vocab_size = vocab_size
         self._ended: queue.SimpleQueue[Ended | EngineError] = queue.SimpleQueue()
         self._thread = LoopThread("http-engine")
         self._wire = Wire(base_url, key=key, settings=settings)
         self._sender = Sender(self._wire, settings=settings, on_end=self._ended.put, on_lost=self._lost)
-        self.swapper = Swapper(self._wire, sender=self._sender, settings=settings)
+        self._swapper = Swapper(self._wire, sender=self._sender, settings=settings)
         self._found: _Found | None = None
         self._salt, self._serial = secrets.token_hex(4), 0
         self.failure: EngineError | None = None  # set once nothing more will come
@@ -76,6 +73,11 @@ class Host:
     def facts(self) -> ServerFacts:
         """See `HttpHost.facts`."""
         return self._server().facts
+
+    @property
+    def pause_s(self) -> float:
+        """See `HttpHost.pause_s`."""
+        return self._swapper.pause_s
 
     def start(self) -> None:
         """Find the server and see that it can be used.
@@ -125,7 +127,7 @@ class Host:
             raise EngineError("this server takes no weights (rollout.http.update is none)")
         self._serial += 1
         salt = f"{self._salt}.{self._serial}"
-        swap = self.swapper.swap(server.updates, in_flight=server.in_flight, source=source, label=label, salt=salt)
+        swap = self._swapper.swap(server.updates, in_flight=server.in_flight, source=source, label=label, salt=salt)
         limit_s = 2 * self._settings.pause_lease_s + self._settings.drain_limit_s + _SLACK_S
         self._call(swap, what="the swap", limit_s=limit_s)
 
@@ -164,7 +166,7 @@ class Host:
         if updates is not None:
             await updates.prepare(self._wire)
         examiner = Examiner(self._wire, dialect=dialect, model=model, settings=settings)
-        meaning = await examiner.examine(self._prompts, updates=updates, vocab_size=self._vocab_size)
+        meaning = await examiner.examine(self._prompts, updates=updates)
         facts = ServerFacts(
             kind=dialect.name,
             model=model,
@@ -173,7 +175,7 @@ class Host:
             update="none" if updates is None else updates.name,
             checks_weights=updates is not None and updates.checks_weights,
         )
-        self.swapper.begin_anew()
+        self._swapper.begin_anew()
         self.failure = None
         self._sender.begin(dialect, model=model)
         return _Found(dialect=dialect, updates=updates, in_flight=in_flight, facts=facts)

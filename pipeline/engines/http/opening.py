@@ -36,7 +36,7 @@ def open_http_engine(
     facts = read_facts(model_dir, dtype=dtype, max_context_tokens=settings.max_context_tokens)
     prompts = probe_prompts(vocab_size=facts.vocab_size, context_tokens=facts.context_tokens)
     key = read_key(settings)
-    host = Host(settings.base_urls[slot], key=key, settings=settings, prompts=prompts, vocab_size=facts.vocab_size)
+    host = Host(settings.base_urls[slot], key=key, settings=settings, prompts=prompts)
     try:
         host.start()
         stamps = Stamps()

@@ -25,7 +25,6 @@ from schemas.errors import EngineError
 _EXCERPT_BYTES = 2000
 _EXCERPT_CHARS = 600
 _KEEP_IDLE_S = 2.0  # less than servers keep an idle connection, so that none is used that they just closed
-_CONTROL_CONNECTIONS = 8
 _MAX_RETRY_AFTER_S = 10.0
 KEY_REFUSED = (401, 403)
 
@@ -46,8 +45,12 @@ class Wire:
         Raises:
             EngineError: the certificates cannot be read.
         """
-        self._sequences = self._session(self._settings.max_requests)
-        self._control = self._session(_CONTROL_CONNECTIONS)
+        limit = self._settings.max_requests
+        self._sequences = self._session(
+            aiohttp.TCPConnector(limit=limit, keepalive_timeout=_KEEP_IDLE_S, ssl=self._trust())
+        )
+        # One connection per question: a server that failed ends it, and the next question would go down with it.
+        self._control = self._session(aiohttp.TCPConnector(force_close=True, ssl=self._trust()))
 
     async def close(self) -> None:
         """End every connection."""
@@ -80,22 +83,22 @@ class Wire:
         """
         return await self._ask(self._control, "GET", path=path, body=None, limit_s=limit_s)
 
-    def _session(self, connections: int) -> aiohttp.ClientSession:
-        try:
-            trust = (
-                None if self._settings.ca_file is None else ssl.create_default_context(cafile=self._settings.ca_file)
-            )
-        except OSError as error:
-            raise EngineError(f"{self._settings.ca_file} (rollout.http.ca_file) cannot be used: {error}") from error
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=connections, keepalive_timeout=_KEEP_IDLE_S, ssl=True if trust is None else trust
-            ),
+            connector=connector,
             headers={"Accept-Encoding": "identity", "Content-Type": "application/json", **self._key.headers},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.control_limit_s),
             auto_decompress=False,
             trust_env=False,
         )
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        """What certificates are checked against; True: the system's."""
+        path = self._settings.ca_file
+        try:
+            return True if path is None else ssl.create_default_context(cafile=path)
+        except OSError as error:
+            raise EngineError(f"{path} (rollout.http.ca_file) cannot be used: {error}") from error
 
     async def _ask(
         self, session: aiohttp.ClientSession | None, method: str, *, path: str, body: object, limit_s: float | None

@@ -8,14 +8,17 @@ Failure: `BadAnswer` for an answer that cannot be read; `EngineError` for parame
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
-from pipeline.engines.http.reading import Node, parse
+from pipeline.engines.http.reading import NOT_A_LOGPROB, Node, parse
 from pipeline.engines.vllm.exchange import NewRequest
 from schemas.errors import EngineError
 from schemas.records import SamplingParams
+
+NUM_TOP = 3  # enough for the two likeliest tokens beside the one drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Dialect(Protocol):
 
         Args:
             salt: requests of different salts share no prefix cache, where the server has such a thing.
-            want_top: also for the largest log-probability at the first position.
+            want_top: also for the `NUM_TOP` largest log-probabilities at the first position.
         """
         ...
 
@@ -81,6 +84,13 @@ class Dialect(Protocol):
             BadAnswer: not of the promised form.
         """
         ...
+
+
+def descending(values: Iterable[Node]) -> list[float]:
+    """Log-probabilities, those of tokens that were filtered out left out."""
+    found = [node.value for node in values]
+    kept = [value for value in found if isinstance(value, int | float) and value > NOT_A_LOGPROB]
+    return sorted(map(float, kept), reverse=True)
 
 
 def refuse_top_k(sampling: SamplingParams, *, kind: str) -> None:

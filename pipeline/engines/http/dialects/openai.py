@@ -8,7 +8,7 @@ Nobody says which weights made a token, and there is no route for new ones.
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import Ask, first_choice, lacks, refuse_top_k
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks, refuse_top_k
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node
 from pipeline.engines.vllm.exchange import NewRequest
@@ -35,9 +35,9 @@ class OpenAiDialect:
 
     def generate(self, request: NewRequest, *, model: str, salt: str, want_top: bool = False) -> Ask:
         """See `base.Dialect.generate`. Where a sequence ends is the server's own matter here."""
-        del salt, want_top  # the largest log-probability always comes along
+        del salt
         extensions: dict[str, object] = {"return_token_ids": True, "return_tokens_as_token_ids": True}
-        return Ask(path=PATH, body={**_body(request, model=model), **extensions})
+        return Ask(path=PATH, body={**_body(request, model=model, want_top=want_top), **extensions})
 
     def read(self, data: bytes) -> Answer:
         """See `base.Dialect.read`."""
@@ -95,17 +95,17 @@ class TrtllmDialect(OpenAiDialect):
 
     def generate(self, request: NewRequest, *, model: str, salt: str, want_top: bool = False) -> Ask:
         """See `base.Dialect.generate`."""
-        del salt, want_top
+        del salt
         own: dict[str, object] = {
             "detokenize": False,
             "top_k": request.sampling.top_k,
             "stop_token_ids": request.stop_token_ids,
             "add_special_tokens": False,
         }
-        return Ask(path=PATH, body={**_body(request, model=model), **own})
+        return Ask(path=PATH, body={**_body(request, model=model, want_top=want_top), **own})
 
 
-def _body(request: NewRequest, *, model: str) -> dict[str, object]:
+def _body(request: NewRequest, *, model: str, want_top: bool) -> dict[str, object]:
     sampling = request.sampling
     return {
         "model": model,
@@ -117,13 +117,11 @@ def _body(request: NewRequest, *, model: str) -> dict[str, object]:
         "presence_penalty": 0.0,
         "seed": request.seed,
         "stop": list(sampling.stop),
-        "logprobs": 1,
+        "logprobs": NUM_TOP if want_top else 1,  # some servers take 0 for none
     }
 
 
-def _top(given: Node) -> float | None:
-    if given.absent:
-        return None
-    for entry in given.items():
-        return None if entry.absent else max((node.number() for node in entry.values()), default=None)
+def _top(given: Node) -> list[float] | None:
+    for entry in given.items() if not given.absent else ():
+        return None if entry.absent else descending(entry.values())
     return None

@@ -8,7 +8,7 @@ is why requests are drained before an update. A seed counts only with `--enable-
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import Ask, lacks
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, lacks
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node, parse
 from pipeline.engines.vllm.exchange import NewRequest
@@ -57,7 +57,7 @@ class SglangDialect:
             "sampling_params": params,
             "return_logprob": True,
         }
-        return Ask(path=PATH, body={**body, "top_logprobs_num": 1} if want_top else body)
+        return Ask(path=PATH, body={**body, "top_logprobs_num": NUM_TOP} if want_top else body)
 
     def read(self, data: bytes) -> Answer:
         """See `base.Dialect.read`."""
@@ -98,7 +98,5 @@ class SglangDialect:
         return Scored(logprobs=scores, label=None if label.absent else label.text())
 
 
-def _top(given: Node) -> float | None:
-    if given.absent:
-        return None
-    return max((pair.number() for pair in given.first().column(0).items()), default=None)
+def _top(given: Node) -> list[float] | None:
+    return None if given.absent else descending(given.first().column(0).items())

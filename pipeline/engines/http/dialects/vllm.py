@@ -6,7 +6,7 @@ of the weights that made them (`vllm/entrypoints/scale_out/token_in_token_out/pr
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import Ask, first_choice, lacks
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node, parse
 from pipeline.engines.vllm.exchange import NewRequest
@@ -53,7 +53,7 @@ class VllmDialect:
             "stop_token_ids": request.stop_token_ids,
             "ignore_eos": True,  # the end tokens are all in stop_token_ids
             "detokenize": bool(sampling.stop),
-            "logprobs": 1 if want_top else 0,  # 0: of the sampled token only
+            "logprobs": NUM_TOP if want_top else 0,  # 0: of the sampled token only
         }
         return Ask(path=PATH, body=_body(request.prompt_tokens, params, model=model, salt=salt))
 
@@ -109,8 +109,8 @@ def _spans(given: Node) -> list[tuple[str, int]] | None:
     return spans
 
 
-def _top(content: Node) -> float | None:
+def _top(content: Node) -> list[float] | None:
     for entry in content.items() if not content.absent else ():
         found = entry.get("top_logprobs")
-        return None if found.absent else max((node.get("logprob").number() for node in found.items()), default=None)
+        return None if found.absent else descending(node.get("logprob") for node in found.items())
     return None
