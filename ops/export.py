@@ -23,8 +23,10 @@ from blake3 import blake3
 from ops.replay.sources import Source, decode
 from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_header, say_dtype
 from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
 from pipeline.weights.held import HeldState
+from pipeline.weights.listing import open_listing, parts_of
 from pipeline.weights.route import Route, find_route
 from pipeline.weights.state import decode_raw
 from pipeline.weights.tokens import load_or_create_token
@@ -73,7 +75,7 @@ def export_version(
     """
     manifest = _choose(published, version)
     _check_places(target, model=model)
-    state = _assemble(manifest, published=published, folder=folder)
+    manifest, state = _assemble(manifest, published=published, folder=folder)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         copy_model_files(model, aside)
@@ -110,18 +112,20 @@ def _check_places(target: Path, *, model: Path) -> None:
         raise WeightsError(f"the run's model directory {model} has no config.json; nothing was exported")
 
 
-def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path) -> WireState:
-    """The version's bytes, verified."""
+def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path) -> tuple[Manifest, WireState]:
+    """The version's manifest, opened, and its bytes, verified."""
     route = find_route(manifest, published=published, held_digest=None)
     store = next((store for store in _stores(folder) if _has_all(store, route)), None)
     if store is None:
         store = ChunkStore(folder / "weights" / "export", max_bytes=_STORE_MAX_BYTES)
-        token, deadline = load_or_create_token(folder / "peer-token"), Deadline.after(FETCH_LIMIT_S)
-        for part in route.manifests:
-            fetch(part, store=store, token=token, deadline=deadline)
+        client = ClientSettings(token=load_or_create_token(folder / "peer-token"))
+        deadline = Deadline.after(FETCH_LIMIT_S)
+        for part in parts_of(route, store=store):
+            fetch(part, store=store, client=client, deadline=deadline)
     held = HeldState(decode_raw)
     tensors = held.advance(manifest, route, store=store)
-    return WireState.over(manifest.tensors, tensors)
+    opened = open_listing(manifest, store=store)
+    return opened, WireState.over(opened.tensors, tensors)
 
 
 def _stores(folder: Path) -> Iterator[ChunkStore]:
@@ -130,7 +134,7 @@ def _stores(folder: Path) -> Iterator[ChunkStore]:
 
 
 def _has_all(store: ChunkStore, route: Route) -> bool:
-    return all(store.verified(chunk.digest) for manifest in route.manifests for chunk in manifest.chunks)
+    return all(store.verified(chunk.digest) for part in parts_of(route, store=store) for chunk in part.chunks)
 
 
 def _write_weights(path: Path, state: WireState) -> None:

@@ -82,7 +82,7 @@ def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
         ) from error
     try:
         values: dict[str, Toml] = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number or a nesting beyond all bounds
         raise SettingsError(f"run file {path} is not TOML: {error}") from error
     for override in overrides:
         _apply(values, override)
@@ -144,7 +144,7 @@ def _apply(values: dict[str, Toml], override: str) -> None:
 def _value(text: str) -> Toml:
     try:
         value: Toml = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return value
 
@@ -155,8 +155,14 @@ def _finding(entry: Mapping[str, object]) -> str:
     seen = entry.get("input")
     if entry.get("type") == "extra_forbidden":
         return f"{path}: there is no such setting{_similar(str(path).rpartition('.')[2])}"
-    shown = "" if entry.get("type") == "missing" or isinstance(seen, (dict, list)) else f" (seen: {seen!r})"
+    shown = "" if entry.get("type") == "missing" or isinstance(seen, (dict, list)) else f" (seen: {_shown(seen)})"
     return f"{path}: {entry.get('msg')}{shown}"
+
+
+def _shown(seen: object) -> str:
+    if isinstance(seen, int) and seen.bit_length() > 256:  # Python refuses to write out thousands of digits
+        return f"a number of {seen.bit_length()} bits"
+    return f"{seen!r:.200}"
 
 
 def _similar(name: str) -> str:

@@ -36,6 +36,7 @@ class Events:
         self._seq = 0
         self._phase: tuple[str, float] | None = None
         self.version: Version | None = None
+        self.labels: Mapping[str, str] = {}  # said with every heartbeat
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Events:
     def heartbeat(self) -> None:
         """Send all gauges and counters, and the phase now."""
         phase = self._phase[0] if self._phase is not None else ""
-        self._send("heartbeat", "heartbeat", gauges=self._metrics.snapshot(), details={"phase": phase})
+        self._send("heartbeat", "heartbeat", gauges=self._metrics.snapshot(), details={**self.labels, "phase": phase})
 
     def close(self, *, deadline: Deadline) -> None:
         """End the phase and hand over what is queued."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from schemas.errors import RecordInvalid
 from schemas.reasons import Result
-from schemas.records import LedgerSealed, LineageStarted, Outcome
+from schemas.records import LedgerSealed, LineageStarted, Outcome, Version
 from topics.catalog import partition_of
 
 LedgerRecord = Outcome | LineageStarted | LedgerSealed
@@ -127,12 +127,15 @@ class ClosedSet:
             ValueError: the values do not have that form.
         """
         watermark, above = values.get("watermark"), values.get("above")
-        if not isinstance(watermark, int) or not isinstance(above, list) or watermark < 0:
-            raise ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        refused = ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        if not isinstance(watermark, int) or not isinstance(above, list):
+            raise refused
+        if not all(isinstance(number, int) and number >= 0 for number in (watermark, *above)):
+            raise refused
         found = cls()
         found._watermark = watermark
         for number in above:
-            found.add(int(number))
+            found.add(number)
         return found
 
 
@@ -188,6 +191,27 @@ class LedgerView:
     def step(self) -> int:
         """The highest step of the surviving history that trained something; 0: none."""
         return self._step
+
+    @property
+    def horizon(self) -> Version | None:
+        """The newest version that can exist: of the current lineage, with the last step trained, or the one it began
+        with (a learner publishes that first); None: no lineage has begun."""
+        current = self.lineages.current
+        if current == 0:
+            return None
+        branch_step = max((step for lineage, step in self.lineages.limits.items() if lineage != current), default=0)
+        return Version(lineage=current, step=max(self._step, branch_step))
+
+    def is_made(self, version: Version) -> bool:
+        """Whether the surviving history contains the version and had come that far.
+
+        A manifest and the outcomes of its step are one transaction, so a version beyond the last trained step is one
+        that the ledger has not been read far enough for, or that no learner made.
+        """
+        horizon = self.horizon
+        if horizon is None or version.step > horizon.step:
+            return False
+        return self.lineages.survives(version.lineage, version.step)
 
     @property
     def sealed(self) -> LedgerSealed | None:

@@ -147,5 +147,8 @@ class WeightsSettings(Section):
         default_factory=dict, description="Most bytes per second the peer server sends, by traffic class."
     )
     max_peers: PositiveInt = Field(default=32, description="Peers a fetch follows at a time, besides the seeds.")
+    prefetch: bool = Field(
+        default=True, description="Hosts other than the learner's fetch chunks of a version that is still being staged."
+    )
     fetch_deadline_s: Seconds = Field(default=60.0, description="Longest time to fetch one version.")
-    parallel_fetches: PositiveInt = Field(default=8, description="Chunks fetched at a time.")
+    parallel_fetches: PositiveInt = Field(default=16, description="Chunks fetched at a time.")

@@ -4,7 +4,8 @@ Role: the read side that the prompt producer and the rollout producers share.
 Data in: `ledger`, `weights` and `commands` from their beginnings; data out: closed groups and lineages, published
 manifests, desired states.
 Invariants: `start` returns when everything that was there has been read, so no decision is taken on half a past;
-the reader has no consumer group and commits nothing.
+the reader has no consumer group and commits nothing. A manifest counts once the ledger shows its step as trained in the
+surviving history; one that no step stands behind is never followed, and named once.
 Failure: `DeadlineExceeded` when catching up takes too long.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 
 from pipeline.history import LedgerView
 from pipeline.stage import StageContext
+from pipeline.unbacked import UnbackedVersions
 from producers.commands import CommandBoard
 from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, Version
 from topics.catalog import COMMANDS, LEDGER, WEIGHTS
@@ -38,21 +40,21 @@ class Control:
         self._manifests: dict[Version, Manifest] = {}
         self.ledger = LedgerView(context.log.data_partitions)
         self.commands = CommandBoard(target, clock=context.clock)
+        self._unbacked = UnbackedVersions(context.clock)
 
     @property
     def manifests(self) -> Mapping[Version, Manifest]:
-        """Published versions that were not pruned."""
+        """Published versions that were not pruned, whoever published them."""
         return self._manifests
 
     def newest_surviving(self) -> Manifest | None:
-        """The highest published version that the surviving history contains."""
-        lineages = self.ledger.lineages
-        alive = [version for version in self._manifests if lineages.survives(version.lineage, version.step)]
+        """The highest published version that the surviving history contains and had come to."""
+        alive = [version for version in self._manifests if self.ledger.is_made(version)]
         return self._manifests[max(alive)] if alive else None
 
     def has_weights(self, lineage: int) -> bool:
         """Whether the learner of this lineage has published something."""
-        return any(version.lineage == lineage for version in self._manifests)
+        return any(version.lineage == lineage and self.ledger.is_made(version) for version in self._manifests)
 
     def start(self, *, deadline: Deadline) -> None:
         """Read all that is there.
@@ -66,18 +68,16 @@ class Control:
         ends = self._reader.end_positions()
         while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
             deadline.check("the ledger, weights and commands to be read from their beginnings")
-            self.poll(wait_s=_CATCH_UP_POLL_S)
+            self._take(self._reader, wait_s=_CATCH_UP_POLL_S)
 
     def poll(self, *, wait_s: float) -> list[Outcome]:
         """Take in what is new, waiting at most `wait_s` for it. Gives the outcomes among it."""
         if self._reader is None:
             return []
-        deadline = Deadline.after(wait_s, clock=self._context.clock)
-        outcomes: list[Outcome] = []
-        for envelope in self._reader.poll(_MAX_RECORDS, deadline=deadline):
-            self._add(envelope)
-            if isinstance(envelope.record, Outcome):
-                outcomes.append(envelope.record)
+        outcomes = self._take(self._reader, wait_s=wait_s)
+        for version in self._unbacked.look(self._manifests, ledger=self.ledger):
+            details = {"version": str(version), "trained": str(self.ledger.horizon)}
+            self._context.events.notice("manifest_ignored", details=details)
         return outcomes
 
     def close(self) -> None:
@@ -85,6 +85,15 @@ class Control:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    def _take(self, reader: Reader, *, wait_s: float) -> list[Outcome]:
+        deadline = Deadline.after(wait_s, clock=self._context.clock)
+        outcomes: list[Outcome] = []
+        for envelope in reader.poll(_MAX_RECORDS, deadline=deadline):
+            self._add(envelope)
+            if isinstance(envelope.record, Outcome):
+                outcomes.append(envelope.record)
+        return outcomes
 
     def _add(self, envelope: Envelope) -> None:
         record = envelope.record

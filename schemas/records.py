@@ -222,6 +222,10 @@ class Command:
     rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit
     drain: bool | None = None
     issued_unix_ms: int
+    targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer
+    waves: tuple[tuple[str, ...], ...] = ()  # publish: instances in the order in which they may load; empty: at once
+    wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
+    rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +263,8 @@ class Manifest:
     seeds: tuple[str, ...]  # base URLs of peers that have every chunk
     created_unix_ms: int
     delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
+    listing: tuple[ChunkRef, ...] = ()  # chunks of the whole manifest, too large for a record: the other ones are empty
+    delta_bytes: int = 0  # with a listing: what the listed delta's chunks add up to; 0: none is listed
 
 
 @dataclass(frozen=True, kw_only=True)

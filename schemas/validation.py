@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.errors import CodecError, RecordInvalid
 from schemas.reasons import Reason
-from schemas.records import Outcome, PromptGroup, Record, Reward, Sample, SamplingParams, sample_id
+from schemas.records import Command, Outcome, PromptGroup, Record, Reward, Sample, SamplingParams, sample_id
 
 # A log-softmax in float32 may end a rounding above 0 for a token of probability 1. More than this is no rounding.
 MAX_LOGPROB = 1e-6
@@ -23,6 +23,8 @@ MIN_TEMPERATURE = 1e-4
 # Largest weight * value of one reward: squares and sums of more do not fit the numbers a step is computed in.
 MAX_REWARD = 1e12
 MAX_GROUP_SIZE = 65_536  # members of a group: every one of them has an entry in the group's outcome
+# A scheduler's successor takes the next epoch, so one that is nearly used up is a forgery or a fault, not an epoch.
+MAX_EPOCH = 2**53
 _MAX_STEP = 2**31 - 1  # of lineages and steps
 
 TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
@@ -108,8 +110,11 @@ def check_possible(record: Record) -> None:
     """Check what no stage of ours ever writes and every one would stumble over, whatever else the record says.
 
     Raises:
-        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, an outcome of an impossible step.
+        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, an outcome of an impossible step, a
+            command of an epoch that no scheduler can have.
     """
+    if isinstance(record, Command) and not 0 <= record.epoch <= MAX_EPOCH:
+        raise CodecError(f"a command of epoch {record.epoch}, epochs are 0 to {MAX_EPOCH}; it is not obeyed")
     if not isinstance(record, _GROUPED):
         return
     if record.group < 0:

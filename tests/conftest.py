@@ -1,12 +1,19 @@
 """Fixtures shared by all tests: real services, started once and only when a test asks for them.
 
 `RLWEAVE_TEST_KAFKA` (host:port) and `RLWEAVE_TEST_REDIS` (URL) name servers that are already there.
+
+Tests may run side by side (`--numprocesses`, pytest-xdist). All workers then share one Kafka and one Valkey: the first
+that needs them starts them, the process that waits for the workers stops them. Every test has its own run name; one
+that disturbs a server for others starts its own.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,32 +29,63 @@ if TYPE_CHECKING:
     from tests.engines import SharedVllm
 
 DATA_PARTITIONS = 4
+SERVICES_DIR = pytest.StashKey[Path]()
+_LONGEST_FIRST = ("vllm", "slow", "integration")  # marks; then all others
+_SERVERS = {"services", "cluster", "secure_services"}  # fixtures
+_HEAVY = {"cluster", "secure_services"}  # fixtures that are started once, so that all their tests share a worker
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """One thread for numpy and torch, here and in every process a test starts: idle ones spin and slow the others."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    given: dict[str, str] = getattr(config, "workerinput", {})
+    config.stash[SERVICES_DIR] = Path(given["services_dir"] if given else tempfile.mkdtemp(prefix="rlweave-services-"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: pytest.Session) -> None:
+    """Tell a worker where the services of all workers are."""
+    given: dict[str, str] = getattr(node, "workerinput", {})
+    given["services_dir"] = str(node.config.stash[SERVICES_DIR])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the services when no worker uses them any more."""
+    folder = config.stash.get(SERVICES_DIR, None)
+    if folder is None or hasattr(config, "workerinput"):
+        return
+    if (folder / "services.json").exists():
+        services_down(ServicesSettings(state_dir=folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the services says so, whether its author thought of it or not."""
+    """What needs servers says so, what needs the same heavy one stays together, and long tests begin."""
     for item in items:
-        if "services" in getattr(item, "fixturenames", ()):
+        used = set(getattr(item, "fixturenames", ()))
+        if used & _SERVERS:
             item.add_marker(pytest.mark.integration)
+        for name in ("vllm",) if item.get_closest_marker("vllm") is not None else sorted(used & _HEAVY)[:1]:
+            item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    marks = [name for name in _LONGEST_FIRST if item.get_closest_marker(name) is not None]
+    return _LONGEST_FIRST.index(marks[0]) if marks else len(_LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
-    """A Kafka broker (`.kafka_bootstrap`) and a Valkey (`.redis_url`), stopped at the end of the session."""
-    settings = ServicesSettings(
-        state_dir=tmp_path_factory.mktemp("services"),
-        kafka=os.environ.get("RLWEAVE_TEST_KAFKA"),
-        redis=os.environ.get("RLWEAVE_TEST_REDIS"),
+def services(pytestconfig: pytest.Config) -> ServicesInfo:
+    """A Kafka broker (`.kafka_bootstrap`) and a Valkey (`.redis_url`), stopped when all tests are done."""
+    return services_up(
+        ServicesSettings(
+            state_dir=pytestconfig.stash[SERVICES_DIR],
+            kafka=os.environ.get("RLWEAVE_TEST_KAFKA"),
+            redis=os.environ.get("RLWEAVE_TEST_REDIS"),
+        )
     )
-    try:
-        yield services_up(settings)
-    finally:
-        services_down(settings)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import torch
 from aiohttp import web
 from safetensors.torch import load_file
 from torch import Tensor
@@ -21,12 +20,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.engines.base import Generation, GenerationRequest
 from pipeline.engines.model_dir import named_state
-from pipeline.engines.sampling import keep_likely
 from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.torch_engine import TorchEngine
+from pipeline.engines.vllm.sealed import PRINTS_PREFIX
 from schemas.errors import EngineError
 from schemas.records import SamplingParams, Version
 from tests.inference_faults import Body, Fault, send
+from tests.inference_numbers import Meaning, Numbers
 from topics.clock import Deadline
 
 T = TypeVar("T")
@@ -49,11 +49,11 @@ class InferenceServer:
         tokenizer: PreTrainedTokenizerBase,
         *,
         kind: Kind = "vllm",
-        meaning: Literal["raw", "tempered", "processed"] = "processed",
+        meaning: Meaning = "processed",
         token_s: float = 0.0,
         key: str | None = None,
     ) -> None:
-        self.kind, self.meaning, self.token_s, self.key = kind, meaning, token_s, key
+        self.kind, self.token_s, self.key = kind, token_s, key
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)  # by path; each is used once
         self.lasting: dict[str, Fault] = {}  # by path; used every time
         self.asked: list[tuple[str, Body]] = []
@@ -63,6 +63,7 @@ class InferenceServer:
         self.num_loads = 0
         self.says_labels = True
         self._model = model
+        self._numbers = Numbers(model, meaning=meaning)
         settings = TorchEngineSettings(model_dir=Path("unused"))
         self._engine = TorchEngine(model, tokenizer, settings=settings, version=Version(lineage=1, step=0))
         self._serial = 0
@@ -216,19 +217,13 @@ class InferenceServer:
 
     async def _vllm_generate(self, body: Body) -> Body:
         params = body["sampling_params"]
-        sampling = SamplingParams(
-            temperature=params["temperature"],
-            top_p=params.get("top_p", 1.0),
-            top_k=params.get("top_k", 0),
-            max_tokens=params["max_tokens"],
-            stop=tuple(params.get("stop", ())),
-        )
+        sampling = _sampling(params, limit="max_tokens")
         done, logprobs = await self._generate(body["token_ids"], sampling, seed=params.get("seed", 0))
         content: list[Body] = [
             {"token_id": token, "logprob": value} for token, value in zip(done.tokens.tolist(), logprobs, strict=True)
         ]
         if content and params["logprobs"]:
-            top = self._top(body["token_ids"], sampling)
+            top = self._numbers.top(body["token_ids"], sampling)
             content[0]["top_logprobs"] = [{"token_id": 0, "logprob": value} for value in top]
         choice: Body = {
             "token_ids": done.tokens.tolist(),
@@ -239,7 +234,7 @@ class InferenceServer:
             choice["weight_versions"] = self._spans(done)
         given = None
         if params.get("prompt_logprobs") is not None:
-            scores = self._scores(body["token_ids"])
+            scores = self._numbers.of_prompt(body["token_ids"])
             given = [None, *({str(t): {"logprob": s}} for t, s in zip(body["token_ids"][1:], scores, strict=True))]
         return {"choices": [choice], "prompt_logprobs": given}
 
@@ -263,22 +258,18 @@ class InferenceServer:
         if path != "/generate":
             return None
         params = body["sampling_params"]
-        sampling = SamplingParams(
-            temperature=params["temperature"],
-            top_p=params["top_p"],
-            top_k=max(0, params["top_k"]),
-            max_tokens=params["max_new_tokens"],
-            stop=tuple(params.get("stop", ())),
-        )
+        sampling = _sampling(params, limit="max_new_tokens")
         done, logprobs = await self._generate(body["input_ids"], sampling, seed=params.get("sampling_seed", 0))
         pairs = [[value, token, None] for token, value in zip(done.tokens.tolist(), logprobs, strict=True)]
         info: Body = {"finish_reason": {"type": done.finish_reason}, "output_token_logprobs": pairs}
         if self.says_labels:
             info["weight_version"] = self.labels[-1]
         if body.get("top_logprobs_num"):
-            info["output_top_logprobs"] = [[[value, 0, None] for value in self._top(body["input_ids"], sampling)]]
+            info["output_top_logprobs"] = [
+                [[value, 0, None] for value in self._numbers.top(body["input_ids"], sampling)]
+            ]
         if body.get("logprob_start_len") == 0:
-            scores = [None, *self._scores(body["input_ids"])]
+            scores = [None, *self._numbers.of_prompt(body["input_ids"])]
             info["input_token_logprobs"] = [[s, t, None] for s, t in zip(scores, body["input_ids"], strict=True)]
         info["completion_tokens"] = len(pairs)
         return {"text": done.text, "meta_info": info}
@@ -288,21 +279,15 @@ class InferenceServer:
         known |= {"frequency_penalty", "presence_penalty", "detokenize", "stop_token_ids", "add_special_tokens"}
         if self.kind == "trtllm" and not body.keys() <= known:
             raise EngineError(f"extra fields: {sorted(body.keys() - known)}")
-        sampling = SamplingParams(
-            temperature=body["temperature"],
-            top_p=body["top_p"],
-            top_k=body.get("top_k", 0),
-            max_tokens=body["max_tokens"],
-            stop=tuple(body["stop"]),
-        )
+        sampling = _sampling(body, limit="max_tokens")
         done, logprobs = await self._generate(body["prompt"], sampling, seed=body["seed"])
         tops: list[Body] = [{"x": value} for value in logprobs]
         if tops:
-            tops[0] = {str(place): value for place, value in enumerate(self._top(body["prompt"], sampling))}
+            tops[0] = {str(place): value for place, value in enumerate(self._numbers.top(body["prompt"], sampling))}
         tokens = done.tokens.tolist()
         shown: list[float | None] = list(logprobs)
         if body.get("echo") and self.kind == "openai":
-            shown = [None, *self._scores(body["prompt"]), *shown]
+            shown = [None, *self._numbers.of_prompt(body["prompt"]), *shown]
         choice: Body = {
             "text": done.text,
             "finish_reason": done.finish_reason,
@@ -318,7 +303,8 @@ class InferenceServer:
 
     def _load(self, path: Path) -> None:
         self.num_loads += 1
-        state: dict[str, Tensor] | None = load_file(path)
+        found = load_file(path)
+        state: dict[str, Tensor] | None = {n: t for n, t in found.items() if not n.startswith(PRINTS_PREFIX)}
         if state is not None and self.spoil_weights is not None:
             state = self.spoil_weights(state)
         if state is None:  # says yes and does nothing
@@ -351,36 +337,14 @@ class InferenceServer:
         finally:
             if self._waiting.pop(name, None) is not None:
                 self._engine.abort([name])
-        return done, self._meant(done, prompt, sampling=sampling)
+        return done, self._numbers.of_tokens(done, prompt, sampling=sampling)
 
-    def _meant(self, done: Generation, prompt: list[int], *, sampling: SamplingParams) -> list[float]:
-        """Log-probabilities as this server means them."""
-        tokens = done.tokens.tolist()
-        if self.meaning == "processed" or sampling.temperature == 0 or not tokens:
-            return [float(value) for value in done.logprobs]
-        rows = self._logits([*prompt, *tokens])[len(prompt) - 1 : -1]
-        scaled = rows / (sampling.temperature if self.meaning == "tempered" else 1.0)
-        found: list[float] = torch.log_softmax(scaled, dim=-1)[range(len(tokens)), tokens].tolist()
-        return found
 
-    def _top(self, prompt: list[int], sampling: SamplingParams) -> list[float]:
-        """The three largest log-probabilities of the first token; -9999 for those that are filtered out."""
-        rows = self._logits(prompt)[-1:]
-        if self.meaning != "raw" and sampling.temperature > 0:
-            rows = rows / sampling.temperature
-        if self.meaning == "processed":
-            top_k = torch.tensor([[sampling.top_k if sampling.top_k > 0 else 2**31 - 1]])
-            top_p = torch.tensor([[sampling.top_p if sampling.top_p < 1 else float("inf")]], dtype=torch.float64)
-            rows = keep_likely(rows, top_k=top_k, top_p=top_p)
-        found: list[float] = torch.log_softmax(rows, dim=-1)[0].topk(3).values.clamp(min=-9999.0).tolist()
-        return found
-
-    def _scores(self, prompt: list[int]) -> list[float]:
-        rows = torch.log_softmax(self._logits(prompt), dim=-1)[:-1]
-        found: list[float] = rows[range(len(prompt) - 1), prompt[1:]].tolist()
-        return found
-
-    def _logits(self, tokens: list[int]) -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = self._model(torch.tensor([tokens])).logits[0].float()
-        return logits
+def _sampling(params: Body, *, limit: str) -> SamplingParams:
+    return SamplingParams(
+        temperature=params["temperature"],
+        top_p=params.get("top_p", 1.0),
+        top_k=max(0, params.get("top_k", 0)),
+        max_tokens=params[limit],
+        stop=tuple(params.get("stop", ())),
+    )

@@ -23,10 +23,12 @@ from pathlib import Path
 import orjson
 import torch
 from blake3 import blake3
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pipeline.history import ClosedSet
 from schemas.errors import CheckpointError
 from schemas.records import Version
 
@@ -128,13 +130,13 @@ def load(path: Path) -> Snapshot:
     try:
         manifest = orjson.loads((path / "manifest.json").read_bytes())
         _check_manifest(path, manifest)
-        state = LearnerState(**orjson.loads((path / "state.json").read_bytes()))
+        state = _read_state((path / "state.json").read_bytes())
         return Snapshot(
             state=state,
             model=load_file(path / "model.safetensors"),
             optimizer=load_file(path / "optimizer.safetensors"),
         )
-    except (OSError, orjson.JSONDecodeError, SafetensorError, TypeError, KeyError) as error:
+    except (OSError, ValueError, SafetensorError, TypeError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
@@ -172,6 +174,29 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
             )
         place = value.to(parameter.device) if value.ndim > 0 else value
         optimizer.state[parameter][key] = place.clone()
+
+
+def restore_generator(generator: torch.Generator, state: Tensor | None) -> None:
+    """Put back what its `get_state` gave.
+
+    Raises:
+        CheckpointError: it is absent, or no state of such a generator.
+    """
+    if state is None:
+        raise CheckpointError("the state of the random generator is absent")
+    try:
+        generator.set_state(state)
+    except (TypeError, RuntimeError) as error:
+        raise CheckpointError(f"the state of the random generator cannot be restored: {error}") from error
+
+
+def _read_state(content: bytes) -> LearnerState:
+    """Raises ValueError when it is not one; fields that a later version added are left out."""
+    state = TypeAdapter(LearnerState).validate_json(content, strict=True)
+    ClosedSet.from_json(state.closed)
+    if not all(place.rpartition("/")[2].isdecimal() for place in state.positions):
+        raise ValueError(f"positions are of the form topic/partition, got {sorted(state.positions)!r:.200}")
+    return state
 
 
 def _write_files(aside: Path, snapshot: Snapshot) -> None:

@@ -2,7 +2,8 @@
 
 Role: after a step, put the weights into the chunk store and say what they are. Sending is the peers' work.
 Steps: (1) `begin` copies the state, cast to the dtype of the wire: the only part that training waits for; (2) a thread
-compares, hashes and chunks it; (3) `poll` gives the manifest for the step's transaction; (4) `release` after that.
+compares, hashes and chunks it, and its manifest too when that is large; (3) `poll` gives what goes on the topic in the
+step's transaction; (4) `release` after that.
 Data in: the model's named state. Data out: a `Manifest`, and versions to tombstone.
 Invariants: every chunk is in the store before the manifest is written; chunks of a version that is still listed are
 never swept, and a version stays listed as long as a kept one rests on it (its anchor, and the deltas in between); a
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -23,8 +24,9 @@ from pipeline.engines.model_dir import named_state
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
-from pipeline.weights.manifest import all_chunks, build_manifest
-from pipeline.weights.peer import read_peer_file
+from pipeline.weights.listing import open_listing, set_apart
+from pipeline.weights.manifest import all_chunks, build_manifest, check_peer_url
+from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.series import EncodedVersion, SeriesSettings, VersionSeries
 from pipeline.weights.wire_state import WireState
 from schemas.errors import WeightsError
@@ -56,6 +58,31 @@ class Staged:
     figures: StagingFigures
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Encoded:
+    """What the thread made."""
+
+    manifest: Manifest  # as it goes on the topic, without seeds
+    whole: Manifest  # the same with its tensors and chunks
+    encoded: EncodedVersion
+    encode_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """A version that is on the topic: what retention must know of it, and no more."""
+
+    version: Version
+    is_anchor: bool
+    digests: frozenset[str]
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, whole: Manifest) -> _Listed:
+        """`whole` is the manifest with what its listing has."""
+        digests = frozenset(chunk.digest for each in (manifest, whole) for chunk in all_chunks(each))
+        return cls(version=manifest.version, is_anchor=manifest.encoding == "full", digests=digests)
+
+
 class Publisher:
     """Stages versions into the learner host's chunk store."""
 
@@ -64,8 +91,9 @@ class Publisher:
         self._store = store
         self._run = run
         self._clock = clock
-        self._listed: deque[Manifest] = deque()
+        self._listed: deque[_Listed] = deque()
         self._url = ""  # of the peer over our store, when it was last seen
+        self._target = StoreTarget(store=store, chunk_bytes=settings.chunk_bytes, owner=_OWNER)
         wire = settings.wire_dtype
         self._series = VersionSeries(
             SeriesSettings(
@@ -73,14 +101,14 @@ class Publisher:
                 max_delta_share=settings.max_delta_share,
                 wire_dtype=None if wire is None else WIRE_NAMES[wire],
             ),
-            target=StoreTarget(store=store, chunk_bytes=settings.chunk_bytes, owner=_OWNER),
+            target=self._target,
         )
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="publisher")
-        self._job: tuple[Version, float, Future[tuple[EncodedVersion, float]]] | None = None
+        self._job: tuple[Version, float, Future[_Encoded]] | None = None
 
     def adopt(self, listed: list[Manifest]) -> None:
         """Continue from the manifests an earlier process listed and did not tombstone, in version order."""
-        self._listed.extend(sorted(listed, key=lambda manifest: manifest.version))
+        self._listed.extend(map(self._adopted, sorted(listed, key=lambda manifest: manifest.version)))
 
     def begin(self, model: nn.Module, *, version: Version) -> None:
         """(1), and start (2). The weights may change when this returns.
@@ -108,21 +136,14 @@ class Publisher:
         """
         if self._job is None:
             return None
-        version, snapshot_s, future = self._job
+        _, snapshot_s, future = self._job
         if not wait({future}, timeout=wait_s).done:
             return None
         self._job = None
-        encoded, encode_s = future.result()
-        manifest = build_manifest(
-            encoded.state,
-            run=self._run,
-            version=version,
-            seeds=[self._seed()],
-            created_unix_ms=self._clock.unix_ms(),
-            delta=encoded.delta,
-        )
-        self._listed.append(manifest)
-        figures = _figures(encoded, snapshot_s=snapshot_s, encode_s=encode_s)
+        made = future.result()
+        manifest = replace(made.manifest, seeds=(check_peer_url(self._seed()),))
+        self._listed.append(_Listed.of(manifest, whole=made.whole))
+        figures = _figures(made, snapshot_s=snapshot_s)
         return Staged(manifest=manifest, retired=tuple(self._retire()), figures=figures)
 
     def stage(self, model: nn.Module, *, version: Version) -> Staged:
@@ -139,7 +160,7 @@ class Publisher:
 
     def release(self) -> None:
         """(4) After the transaction: let go of chunks that no listed version needs."""
-        needed = {chunk.digest for manifest in self._listed for chunk in all_chunks(manifest)}
+        needed = frozenset[str]().union(*(listed.digests for listed in self._listed))
         pinned = self._store.pins().get(_OWNER, frozenset())
         self._store.unpin(_OWNER, set(pinned - needed))
         self._store.sweep(keep=needed)
@@ -151,21 +172,42 @@ class Publisher:
 
     @property
     def has_seed(self) -> bool:
-        """Whether a peer process serves, or served, our store; both start at the same time."""
-        peer = read_peer_file(self._store.root)
+        """Whether a peer process of this host serves, or served, the run's stores; both start at the same time."""
+        peer = read_peer_file(self._store.root.parent)
         if peer is not None:
             self._url = peer["url"]
         return self._url != ""
 
-    def _encode(self, state: WireState, version: Version) -> tuple[EncodedVersion, float]:
+    def _encode(self, state: WireState, version: Version) -> _Encoded:
         began_s = self._clock.monotonic()
         encoded = self._series.encode(state, version=version)
-        return encoded, self._clock.monotonic() - began_s
+        whole = build_manifest(
+            encoded.state,
+            run=self._run,
+            version=version,
+            seeds=(),
+            created_unix_ms=self._clock.unix_ms(),
+            delta=encoded.delta,
+        )
+        try:
+            manifest = set_apart(whole, target=self._target)
+        except WeightsError:
+            self._series.begin_anew()
+            raise
+        encode_s = self._clock.monotonic() - began_s
+        return _Encoded(manifest=manifest, whole=whole, encoded=encoded, encode_s=encode_s)
+
+    def _adopted(self, manifest: Manifest) -> _Listed:
+        try:
+            whole = open_listing(manifest, store=self._store)
+        except WeightsError:  # nobody gets this version from here any more, so there is nothing else to keep for it
+            whole = manifest
+        return _Listed.of(manifest, whole=whole)
 
     def _retire(self) -> list[Version]:
         """Versions that no kept one rests on: those before the last anchor at or before the oldest kept version."""
         first = max(0, len(self._listed) - self._settings.keep_versions)
-        anchors = [index for index in range(first + 1) if self._listed[index].encoding == "full"]
+        anchors = [index for index in range(first + 1) if self._listed[index].is_anchor]
         return [self._listed.popleft().version for _ in range(anchors[-1] if anchors else 0)]
 
     def _seed(self) -> str:
@@ -178,13 +220,15 @@ class Publisher:
         return self._url
 
 
-def _figures(encoded: EncodedVersion, *, snapshot_s: float, encode_s: float) -> StagingFigures:
+def _figures(made: _Encoded, *, snapshot_s: float) -> StagingFigures:
+    encoded = made.encoded
     delta_bytes = 0 if encoded.delta is None else sum(chunk.num_bytes for chunk in encoded.delta.chunks)
+    listing_bytes = sum(chunk.num_bytes for chunk in made.manifest.listing)
     changed = float("nan") if encoded.num_changed is None else encoded.num_changed / max(1, encoded.num_elements)
     return StagingFigures(
         snapshot_s=snapshot_s,
-        encode_s=encode_s,
-        num_new_bytes=encoded.num_new_bytes,
+        encode_s=made.encode_s,
+        num_new_bytes=encoded.num_new_bytes + listing_bytes,
         delta_bytes=delta_bytes,
         num_bytes=encoded.state.num_bytes,
         changed_share=changed,

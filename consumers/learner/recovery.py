@@ -111,7 +111,7 @@ def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
     for name, tensor in own.items():
         tensor.data.copy_(saved[name])
     optimizer = dict(snapshot.optimizer)
-    trainer.generator.set_state(optimizer.pop(_GENERATOR))
+    checkpoint.restore_generator(trainer.generator, optimizer.pop(_GENERATOR, None))
     checkpoint.restore_optimizer(trainer.optimizer, optimizer)
 
 

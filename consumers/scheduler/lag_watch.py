@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 
-from consumers.scheduler.signals import LagKey
+from consumers.scheduler.snapshot import LagKey
 from schemas.errors import LogError
 from topics.catalog import Topic
 from topics.clock import Clock

@@ -1,7 +1,8 @@
 """What to command, given what is known: a pure function.
 
-Role: the built-in policy, `static`: publishes each newest staged version, keeps the heartbeat, pauses admission while
-a required reward cannot score. Replicas and traffic classes are for other policies, behind the same `Policy`.
+Role: the built-in policy, `static`: publishes each newest staged version in waves (`waves`), keeps the heartbeat,
+pauses admission while a required reward cannot score. Replicas and traffic classes are for other policies, behind the
+same `Policy`.
 Data in and out: a `Snapshot` and the settings in; drafts of commands out, each with its reason and the state it
 assumes. The scheduler and the simulator call the same function.
 Invariants: no clock, no I/O, no memory: what was commanded is part of the snapshot; unknown holds what stands, it
@@ -17,11 +18,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.signals import InstanceSeen, RewardSeen, Snapshot
-from schemas.records import Version
+from consumers.scheduler.snapshot import InstanceSeen, Publishing, RewardSeen, Snapshot
+from consumers.scheduler.waves import next_publish
 from topics.catalog import SAMPLES
 
 GROUP = "rlweave.policies"
+RECEIVING = "weights"  # traffic class of a fetch
 BUILTINS = {"static": "consumers.scheduler.policy:decide"}
 
 
@@ -33,7 +35,8 @@ class CommandDraft:
     kind: str
     reason: str
     assumed: Mapping[str, str] = field(default_factory=dict)
-    version: Version | None = None
+    publish: Publishing | None = None  # kind publish
+    rates: Mapping[str, float] = field(default_factory=dict)  # kind publish: bytes per second by traffic class
     replicas: int | None = None
     rate: float | None = None
     drain: bool | None = None
@@ -55,21 +58,27 @@ class Wish(StrEnum):
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """The built-in policy. Publishing comes first: engines wait for it."""
-    found = (_publish(snapshot), _admission(snapshot, settings), _heartbeat(snapshot, settings))
+    found = (_publish(snapshot, settings), _admission(snapshot, settings), _heartbeat(snapshot, settings))
     return [draft for draft in found if draft is not None]
 
 
-def _publish(snapshot: Snapshot) -> CommandDraft | None:
-    newest, published = snapshot.newest_staged, snapshot.standing.published
-    if newest is None or (published is not None and published >= newest):
+def _publish(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:
+    step = next_publish(snapshot, settings)
+    if step is None:
         return None
     served = ",".join(f"{name}={version}" for name, version in snapshot.served().items())
+    limit = settings.publish_bytes_s
     return CommandDraft(
         target="rollout",
         kind="publish",
-        version=newest,
-        reason=f"version {newest} is staged and is the newest",
-        assumed={"staged": str(newest), "published": str(published), "served": served},
+        publish=step.publish,
+        rates={} if limit is None else {RECEIVING: limit},
+        reason=step.reason,
+        assumed={
+            "staged": str(snapshot.newest_staged),
+            "published": str(snapshot.standing.published),
+            "served": served,
+        },
     )
 
 

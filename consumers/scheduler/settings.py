@@ -6,7 +6,7 @@ Invariants: frozen; every constant has a sentence.
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from pipeline.settings import PositiveInt, Seconds, Section
 
@@ -31,4 +31,18 @@ class SchedulerSettings(Section):
     pause_lag_records: PositiveInt | None = Field(
         default=None,
         description="Lag of a required reward at which admission pauses; it goes on at half of it. Absent: never.",
+    )
+    keep_generating_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of the engines that goes on generating while others load a version; of several one always "
+        "does, and one at a time always loads.",
+    )
+    wave_limit_s: Seconds = Field(
+        default=30.0,
+        description="Longest wait for an engine that was given leave to load, its fetch included; then the next do.",
+    )
+    publish_bytes_s: PositiveFloat | None = Field(
+        default=None, description="Most bytes per second that one engine takes while it fetches a version; absent: all."
     )

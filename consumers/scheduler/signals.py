@@ -1,103 +1,39 @@
-"""What the scheduler knows, as one frozen snapshot.
+"""What the scheduler knows, folded into one frozen snapshot.
 
-Role: folds events, manifests and lag into the input of the decision.
+Role: folds events, manifests, the ledger and lag into the input of the decision.
 Data in and out: records with the local monotonic time at which they were read; a `Snapshot` out.
 Invariants: ages are by the local clock only, a sender's clock is never compared with ours (promise 13); unknown is
-None, never 0; an event older than one already seen of its instance changes nothing.
+None, never 0; an event older than one already seen of its instance changes nothing. A manifest counts as staged once
+the ledger shows its step as trained in the surviving history, so a false one is never published.
 Failure: none; a gauge that cannot be read is left out.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing
+from pipeline.history import LedgerView
 from schemas.records import StageEvent, Version
 
-_REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
-LagKey = tuple[str, str]  # (consumer group, short topic name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardSeen:
-    """What a reward consumer says of itself."""
-
-    name: str
-    group: str  # consumer group id
-    weight: float
-    breaker_open: bool
-
-    @property
-    def required(self) -> bool:
-        """True when its scores enter the training signal."""
-        return self.weight != 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceSeen:
-    """The stage clock of one process. Times are local monotonic seconds."""
-
-    stage: str
-    instance: str
-    phase: str
-    phase_since_s: float  # when the phase was first seen
-    heard_s: float  # when it was last heard of
-    seq: int
-    gauges: Mapping[str, float] = field(default_factory=dict)
-    version: Version | None = None  # served or reached
-
-    def age_s(self, now_s: float) -> float:
-        """Seconds since it was heard of."""
-        return max(0.0, now_s - self.heard_s)
-
-    @property
-    def reward(self) -> RewardSeen | None:
-        """For reward consumers that have said so in a heartbeat."""
-        for name, weight in self.gauges.items():
-            if found := _REWARD_GAUGE.match(name):
-                breaker = self.gauges.get("breaker_open", 0.0)
-                return RewardSeen(name=found[1], group=found[2], weight=weight, breaker_open=breaker > 0)
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """The commands in force, as they stand on the compacted topic."""
-
-    published: Version | None = None
-    rate: float | None = None  # groups per second; None: no limit
-    heartbeat_s: float | None = None  # local time of our own last heartbeat; None: none by this process yet
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """Input of the decision."""
-
-    now_s: float
-    observed_s: float  # how long this process has been listening
-    instances: tuple[InstanceSeen, ...] = ()  # ordered by name
-    staged: tuple[Version, ...] = ()  # versions with a manifest, ascending
-    lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
-    standing: Standing = Standing()
-
-    @property
-    def newest_staged(self) -> Version | None:
-        """The version staged last; None before the first."""
-        return self.staged[-1] if self.staged else None
-
-    def served(self) -> dict[str, Version | None]:
-        """Version served, per rollout instance."""
-        return {one.instance: one.version for one in self.instances if one.stage == "rollout"}
+_DOMAIN = "domain"  # label in heartbeats
 
 
 class Signals:
-    """The folding side."""
+    """The folding side.
 
-    def __init__(self, *, began_s: float) -> None:
+    Args:
+        began_s: local time at which listening began.
+        ledger: kept up to date by the caller.
+    """
+
+    def __init__(self, *, began_s: float, ledger: LedgerView) -> None:
         self._began_s = began_s
+        self._ledger = ledger
         self._instances: dict[str, InstanceSeen] = {}
+        self._stopped_s: dict[str, float] = {}
         self._staged: set[Version] = set()
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
@@ -107,6 +43,7 @@ class Signals:
             return
         if event.kind == "notice" and event.name == "stopped":
             self._instances.pop(event.instance, None)
+            self._stopped_s[event.instance] = now_s
             return
         if seen is None:
             seen = InstanceSeen(
@@ -122,22 +59,28 @@ class Signals:
         )
         if event.kind == "heartbeat":
             finite = {name: value for name, value in event.gauges.items() if math.isfinite(value)}
-            seen = replace(seen, gauges=finite)
+            seen = replace(seen, gauges=finite, domain=event.details.get(_DOMAIN, seen.domain))
         self._instances[event.instance] = _with_phase(seen, _phase_of(event), now_s=now_s)
 
     def add_manifest(self, version: Version) -> None:
-        """A version is staged."""
+        """A version has a manifest."""
         self._staged.add(version)
 
     def prune_manifest(self, version: Version) -> None:
         """Its manifest was taken back."""
         self._staged.discard(version)
 
+    @property
+    def listed(self) -> Collection[Version]:
+        """Versions with a manifest, whoever wrote it."""
+        return self._staged
+
     def forget_silent(self, *, now_s: float, after_s: float) -> list[str]:
         """Drop instances that were not heard of for longer than `after_s`; returns their names."""
         gone = [name for name, seen in self._instances.items() if seen.age_s(now_s) > after_s]
         for name in gone:
             del self._instances[name]
+        self._stopped_s = {name: at_s for name, at_s in self._stopped_s.items() if now_s - at_s <= after_s}
         return gone
 
     def reward_groups(self) -> list[str]:
@@ -151,7 +94,9 @@ class Signals:
             now_s=now_s,
             observed_s=now_s - self._began_s,
             instances=tuple(self._instances[name] for name in sorted(self._instances)),
-            staged=tuple(sorted(self._staged)),
+            stopped=frozenset(self._stopped_s),
+            staged=tuple(sorted(version for version in self._staged if self._ledger.is_made(version))),
+            horizon=self._ledger.horizon,
             lag=dict(lag),
             standing=standing,
         )

@@ -1,19 +1,20 @@
 """The scheduler: watches events, weights and lag, and commands what the policy decides.
 
-    events (from now on), weights, lag -> Signals -> Snapshot -> decide -> Commands, in one transaction
+    events (from now on), weights, ledger, lag -> Signals -> Snapshot -> decide -> Commands, in one transaction
 
 Role: one live process per run. It starts nothing and stops nothing itself.
-Data in and out: StageEvent, Manifest and lag in; Command records out.
+Data in and out: StageEvent, Manifest, ledger records and lag in; Command records out.
 Invariants: commands are written in transactions of `rlweave.<run>.scheduler`, so a successor fences its predecessor
 (promise 5), and only then reads what stands; its epoch is one above every epoch on the topic, `seq` is dense in it. A
-decision follows every manifest and every event of the learner at once, and comes at least every `interval_s`.
+decision follows every manifest, every event of the learner and every swap of an engine at once, and comes at least
+every `interval_s`. A manifest that no trained step stands behind is not published, and named once.
 Failure: `Fenced` when a newer one took over; a commit with an unknown result ends the process, the next one reads back
 what happened. While it is away engines help themselves (design, section 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from consumers.scheduler.lag_watch import LagWatch
@@ -21,11 +22,13 @@ from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
 from consumers.scheduler.standing import StandingCommands
+from pipeline.history import LedgerView
 from pipeline.plugins import load_plugin
 from pipeline.stage import TURN_S, StageContext
+from pipeline.unbacked import UnbackedVersions
 from schemas.errors import PluginError
-from schemas.records import Command, Manifest, StageEvent, Version
-from topics.catalog import COMMANDS, EVENTS, SAMPLES, WEIGHTS, Topic
+from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, StageEvent, Version
+from topics.catalog import COMMANDS, EVENTS, LEDGER, SAMPLES, WEIGHTS, Topic
 from topics.clock import Deadline
 from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer, WriterSettings
 
@@ -43,7 +46,9 @@ class SchedulerStage:
         self._context = context
         self._settings = settings
         self._policy = policy
-        self._signals = Signals(began_s=context.clock.monotonic())
+        self._ledger = LedgerView(context.log.data_partitions)
+        self._signals = Signals(began_s=context.clock.monotonic(), ledger=self._ledger)
+        self._unbacked = UnbackedVersions(context.clock)
         self._commands = StandingCommands(run=context.run.name)
         self._decided_s: float | None = None
         self._writer: Writer | None = None
@@ -55,7 +60,8 @@ class SchedulerStage:
 
         Raises:
             PluginError: the policy does not exist.
-            DeadlineExceeded: the commands or manifests could not be read in time.
+            DeadlineExceeded: commands, manifests or ledger could not be read in time.
+            LogError: a forged command left no epoch.
         """
         context, settings = self._context, self._settings
         if self._policy is None:
@@ -65,7 +71,7 @@ class SchedulerStage:
         )
         self._writer.start(deadline=deadline)
         self._read_commands(deadline=deadline)
-        self._signals = Signals(began_s=context.clock.monotonic())
+        self._signals = Signals(began_s=context.clock.monotonic(), ledger=self._ledger)
         self._reader = self._open_reader(deadline=deadline)
         self._lag = LagWatch(
             context.log.admin(),
@@ -82,6 +88,7 @@ class SchedulerStage:
             raise RuntimeError("a turn before the start")
         urgent = self._fold(self._reader.poll(_MAX_RECORDS, deadline=self._after(self._wait_s())))
         self._watch_lag()
+        self._name_unbacked()
         if urgent or self._wait_s() <= 0:
             self._decide()
 
@@ -110,42 +117,55 @@ class SchedulerStage:
         settings = ReaderSettings(topics=(COMMANDS,), instance=self._context.instance)
         reader = self._context.log.reader(settings, hooks=self._context.hooks())
         try:
-            for envelope in _to_end(reader, deadline=deadline, what="the commands in force"):
-                if isinstance(envelope.record, Command):
-                    self._commands.add(envelope.record)
+            _read_to_end(reader, self._fold_commands, deadline=deadline, what="the commands in force")
         finally:
             reader.close()
 
+    def _fold_commands(self, envelopes: Sequence[Envelope]) -> None:
+        now_s = self._context.clock.monotonic()
+        for envelope in envelopes:
+            if isinstance(envelope.record, Command):
+                self._commands.add(envelope.record, now_s=now_s)
+
     def _open_reader(self, *, deadline: Deadline) -> Reader:
-        """One reader for both topics: weights from the first manifest, events from now on."""
+        """One reader for all: weights and ledger from their beginnings, events from now on."""
         retained = self._context.log.admin().describe()
         positions: dict[TopicPartition, int] = {(EVENTS.name, 0): retained[EVENTS.name][0][1]}
-        settings = ReaderSettings(topics=(EVENTS, WEIGHTS), positions=positions, instance=self._context.instance)
+        settings = ReaderSettings(
+            topics=(EVENTS, WEIGHTS, LEDGER), positions=positions, instance=self._context.instance
+        )
         reader = self._context.log.reader(settings, hooks=self._context.hooks())
-        self._fold(_to_end(reader, deadline=deadline, what="the manifests"))
+        _read_to_end(reader, self._fold, deadline=deadline, what="the manifests and the ledger")
         return reader
 
     def _fold(self, envelopes: Sequence[Envelope]) -> bool:
         """Take records in; True when one of them calls for a decision at once."""
-        urgent = False
+        urgent, horizon = False, self._ledger.horizon
         now_s = self._context.clock.monotonic()
         for envelope in envelopes:
             record = envelope.record
             if envelope.topic == WEIGHTS.name:
                 self._fold_manifest(envelope)
                 urgent = True
+            elif isinstance(record, Outcome | LineageStarted | LedgerSealed):
+                self._ledger.add(envelope.partition, record)
             elif isinstance(record, StageEvent):
                 self._signals.add_event(record, now_s=now_s)
                 urgent = urgent or _is_urgent(record)
         for gone in self._signals.forget_silent(now_s=now_s, after_s=self._settings.forget_s):
             self._context.events.notice("instance_gone", details={"instance": gone}, silent_s=self._settings.forget_s)
-        return urgent
+        return urgent or self._ledger.horizon != horizon
 
     def _fold_manifest(self, envelope: Envelope) -> None:
         if isinstance(envelope.record, Manifest):
             self._signals.add_manifest(envelope.record.version)
         elif envelope.key is not None and (version := version_of_key(envelope.key)) is not None:
             self._signals.prune_manifest(version)
+
+    def _name_unbacked(self) -> None:
+        for version in self._unbacked.look(self._signals.listed, ledger=self._ledger):
+            details = {"version": str(version), "trained": str(self._ledger.horizon)}
+            self._context.events.notice("manifest_ignored", details=details)
 
     def _watch_lag(self) -> None:
         wanted: list[tuple[str, Topic]] = [(group, SAMPLES) for group in self._signals.reward_groups()]
@@ -177,8 +197,9 @@ class SchedulerStage:
         self._commands.issued(draft, now_s=now_s)
         self._context.metrics.count("commands_issued", kind=draft.kind)
         if draft.kind != "heartbeat":
-            details = {"target": draft.target, "kind": draft.kind, "reason": draft.reason}
-            self._context.events.notice("commanded", details=details | {"version": str(draft.version)})
+            version = None if draft.publish is None else draft.publish.version
+            details = {"target": draft.target, "kind": draft.kind, "reason": draft.reason, "version": str(version)}
+            self._context.events.notice("commanded", details=details)
 
 
 def load_policy(spec: str) -> Policy:
@@ -204,21 +225,24 @@ def version_of_key(key: bytes) -> Version | None:
 
 
 def _is_urgent(event: StageEvent) -> bool:
-    """Whether a decision should follow at once: a step boundary of the learner, or a breaker."""
+    """Whether a decision should follow at once: a step boundary of the learner, a breaker, an engine that has loaded
+    or left, which may be what the next wave waits for."""
     if event.stage == "learner":
         return event.kind in ("phase_began", "phase_ended")
+    if event.stage == "rollout":
+        return event.kind == "notice" and event.name in ("swapped", "stopped")
     return event.kind == "notice" and event.name in ("breaker_opened", "breaker_half_open", "breaker_closed")
 
 
-def _to_end(reader: Reader, *, deadline: Deadline, what: str) -> list[Envelope]:
-    """Everything up to the ends as they are now.
+def _read_to_end(
+    reader: Reader, fold: Callable[[Sequence[Envelope]], object], *, deadline: Deadline, what: str
+) -> None:
+    """Fold everything up to the ends as they are now.
 
     Raises:
         DeadlineExceeded: naming `what`.
     """
     ends = reader.end_positions()
-    found: list[Envelope] = []
     while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
         deadline.check(what)
-        found += reader.poll(_MAX_RECORDS, deadline=Deadline.after(_IDLE_POLL_S, clock=deadline.clock))
-    return found
+        fold(reader.poll(_MAX_RECORDS, deadline=Deadline.after(_IDLE_POLL_S, clock=deadline.clock)))

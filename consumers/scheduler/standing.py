@@ -1,17 +1,23 @@
 """The commands in force and the scheduler's epoch, read back from the compacted topic.
 
 Role: what lets a restarted scheduler go on instead of starting over.
-Data in and out: Command records in, in order; epoch, published version and rate out.
+Data in and out: Command records in, in order; epoch, published version with its waves, and rate out.
 Invariants: a command holds until one of the same key replaces it, whatever the epoch; a lower epoch than seen changes
-nothing.
-Failure: none.
+nothing. Leave that a predecessor gave counts from when it was read.
+Failure: `LogError` when no epoch is left, which only a forged command brings about.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.signals import Standing
-from schemas.records import Command, Version
+from consumers.scheduler.snapshot import Publishing, Standing
+from schemas.errors import LogError
+from schemas.records import Command
+from schemas.validation import MAX_EPOCH
+
+_PUBLISH, _RATE = ("rollout", "publish"), ("prompts", "rate")
 
 
 class StandingCommands:
@@ -21,29 +27,44 @@ class StandingCommands:
         self._run = run
         self._seen_epoch = 0
         self._next_seq = 0
-        self._published: Version | None = None
-        self._rate: float | None = None
-        self._heartbeat_s: float | None = None
+        self._standing = Standing()
 
-    def add(self, command: Command) -> None:
-        """A command that is on the topic already."""
+    def add(self, command: Command, *, now_s: float) -> None:
+        """A command that is on the topic already, read at `now_s`."""
         if command.epoch < self._seen_epoch:
             return
         self._seen_epoch = command.epoch
-        self._apply(command.target, command.kind, version=command.version, rate=command.rate)
+        if (command.target, command.kind) == _PUBLISH:
+            self._standing = replace(self._standing, publish=_publishing(command, now_s=now_s))
+        elif (command.target, command.kind) == _RATE:
+            self._standing = replace(self._standing, rate=command.rate)
 
     @property
     def epoch(self) -> int:
-        """Ours: one above all that were seen."""
+        """Ours: one above all that were seen.
+
+        Raises:
+            LogError: there is none.
+        """
+        if self._seen_epoch >= MAX_EPOCH:
+            raise LogError(
+                f"a command of epoch {self._seen_epoch} is on the commands topic, the highest allowed is {MAX_EPOCH}: "
+                "nothing that this scheduler commands could replace it",
+                hint="no scheduler comes to such an epoch; find who wrote it and take its record away with a tombstone",
+            )
         return self._seen_epoch + 1
 
     @property
     def standing(self) -> Standing:
         """Input of the decision."""
-        return Standing(published=self._published, rate=self._rate, heartbeat_s=self._heartbeat_s)
+        return self._standing
 
     def issue(self, draft: CommandDraft, *, unix_ms: int) -> Command:
-        """The record of a draft, with the next sequence number."""
+        """The record of a draft, with the next sequence number.
+
+        Raises:
+            LogError: no epoch is left.
+        """
         seq, self._next_seq = self._next_seq, self._next_seq + 1
         return Command(
             run=self._run,
@@ -53,21 +74,29 @@ class StandingCommands:
             seq=seq,
             reason=draft.reason,
             assumed=dict(draft.assumed),
-            version=draft.version,
+            version=None if draft.publish is None else draft.publish.version,
             replicas=draft.replicas,
             rate=draft.rate,
             drain=draft.drain,
             issued_unix_ms=unix_ms,
+            targets=() if draft.publish is None else draft.publish.targets,
+            waves=() if draft.publish is None else draft.publish.waves,
+            wave=0 if draft.publish is None else draft.publish.wave,
+            rates=dict(draft.rates),
         )
 
     def issued(self, draft: CommandDraft, *, now_s: float) -> None:
         """The draft's command is committed."""
-        self._apply(draft.target, draft.kind, version=draft.version, rate=draft.rate)
-        if draft.kind == "heartbeat":
-            self._heartbeat_s = now_s
+        if (draft.target, draft.kind) == _PUBLISH:
+            self._standing = replace(self._standing, publish=draft.publish)
+        elif (draft.target, draft.kind) == _RATE:
+            self._standing = replace(self._standing, rate=draft.rate)
+        elif draft.kind == "heartbeat":
+            self._standing = replace(self._standing, heartbeat_s=now_s)
 
-    def _apply(self, target: str, kind: str, *, version: Version | None, rate: float | None) -> None:
-        if (target, kind) == ("rollout", "publish"):
-            self._published = version
-        elif (target, kind) == ("prompts", "rate"):
-            self._rate = rate
+
+def _publishing(command: Command, *, now_s: float) -> Publishing | None:
+    if command.version is None:
+        return None
+    publish = Publishing(version=command.version, targets=command.targets, waves=command.waves, wave=command.wave)
+    return replace(publish, released_s={name: now_s for names in publish.released for name in names})

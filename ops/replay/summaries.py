@@ -24,7 +24,11 @@ from schemas.records import (
 
 
 def summary(record: Record) -> Iterator[str]:
-    """A few lines about one record."""
+    """A few lines about one record, without control characters: what a record says must not steer a terminal."""
+    return map(_in_one_line, _summary(record))
+
+
+def _summary(record: Record) -> Iterator[str]:
     match record:
         case Sample():
             yield from _sample(record)
@@ -53,14 +57,14 @@ def token_table(sample: Sample) -> Iterator[str]:
         yield f"tokens cannot be shown: {error.message}"
         return
     mask = unpack_u8(sample.loss_mask)
-    versions = [_version(run) for run in sample.version_runs for _ in range(run.num_tokens)]
+    # Taken as tokens come, since a run may claim any length.
+    versions = (_version(run) for run in sample.version_runs for _ in range(run.num_tokens))
     yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
-    yield f"{'position':>8} {'token':>8} {sample.logprobs_kind:>12} {'mask':>4} version"
+    yield f"{'position':>8} {'token':>8} {_in_one_line(sample.logprobs_kind):>12} {'mask':>4} version"
     for index, token in enumerate(tokens.tolist()):
         logprob = f"{logprobs[index]:.6f}" if logprobs is not None and index < len(logprobs) else "-"
         trains = str(mask[index]) if index < len(mask) else "-"
-        version = versions[index] if index < len(versions) else "-"
-        yield f"{index:>8} {token:>8} {logprob:>12} {trains:>4} {version}"
+        yield f"{index:>8} {token:>8} {logprob:>12} {trains:>4} {next(versions, '-')}"
 
 
 def printable(text: str) -> str:
@@ -68,6 +72,10 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def _in_one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
 
 
 def _sample(sample: Sample) -> Iterator[str]:
@@ -124,14 +132,23 @@ def _one_line(record: Record) -> str:
         case LedgerSealed():
             return f"lineage {record.lineage} sealed at step {record.step}, {record.num_groups} groups: {record.reason}"
         case Manifest():
-            size = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks, {record.num_bytes} bytes"
+            parts = f"{len(record.tensors)} tensors, {len(record.chunks)} chunks"
+            if record.listing:
+                parts = f"listed apart in {sum(chunk.num_bytes for chunk in record.listing)} bytes"
+            size = f"{parts}, {record.num_bytes} bytes"
             return f"version {record.version}, {record.encoding}, {size}"
         case StageEvent():
             version = "" if record.version is None else f", version {record.version}"
             said = _pairs({**record.details, **{name: f"{value:g}" for name, value in record.gauges.items()}})
             return printable(f"{record.instance} {record.kind} {record.name}{version}{said}")
         case Command():
-            what = {"version": record.version, "replicas": record.replicas, "rate": record.rate, "drain": record.drain}
+            what = {
+                "version": record.version,
+                "wave": f"{record.wave + 1} of {len(record.waves)}" if record.waves else None,
+                "replicas": record.replicas,
+                "rate": record.rate,
+                "drain": record.drain,
+            }
             said = _pairs({name: str(value) for name, value in what.items() if value is not None})
             return printable(f"{record.kind} to {record.target}{said}, epoch {record.epoch}, because {record.reason}")
         case _:

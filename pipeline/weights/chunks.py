@@ -2,7 +2,8 @@
 
 Role: learner, fetcher and peer server of one host share it; the peer serves straight from its files.
 Data in and out: bytes, named by their blake3 digest (64 hex digits).
-Layout: `chunks/<first two digits>/<digest>`, `pins/<owner>` (one digest a line), `tmp/`, `lock`.
+Layout: `chunks/<first two digits>/<digest>`, `pins/<owner>` (one digest a line), `tmp/`, `lock`, `claims` (empty),
+`journal` (what came, in order).
 Invariants: a chunk is renamed into place whole, and checked against its name on every read. Any number of processes may
 use one store: putting a chunk shares the lock, pinning and sweeping exclude everything else, so a sweep can neither
 remove a chunk that was just pinned nor a temporary file that is still being written.
@@ -11,6 +12,7 @@ Failure: `WeightsError`; an altered chunk is removed and reported as absent, so 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
@@ -19,7 +21,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from pipeline.weights.files import BytesLike, append_whole, atomic_write, locked, make_folder
+from pipeline.weights.files import BytesLike, append_whole, atomic_write, claimed, locked, make_folder
+from pipeline.weights.journal import cut_journal, note_chunk
 from schemas.errors import ChunkMismatch, WeightsError
 from schemas.records import ChunkRef
 
@@ -92,6 +95,7 @@ class ChunkStore:
             path = self.path_of(digest)
             if not _touch(path, num_bytes=len(data)):
                 atomic_write(path, data, tmp_dir=self.root / "tmp")
+                note_chunk(self.root, digest)
         return ChunkRef(digest=digest, num_bytes=len(data))
 
     def has(self, digest: str) -> bool:
@@ -114,6 +118,18 @@ class ChunkStore:
             state = "was altered on disk and has been removed" if had else "is absent"
             raise WeightsError(f"chunk {digest} {state} ({self.root})", hint="fetch this version again")
         return data
+
+    def claim(self, digest: str) -> AbstractContextManager[bool]:
+        """Whether we may fetch this chunk, for as long as the context lasts: no two do so at a time.
+
+        False: another process, or another part of this one, is at it. A claim ends with its process.
+
+        Raises:
+            WeightsError: the digest is malformed, or the folder cannot be written.
+        """
+        number = int(check_digest(digest)[:15], 16)
+        make_folder(self.root)
+        return claimed(self.root / "claims", number=number)
 
     def pin(self, owner: str, digests: Set[str]) -> None:
         """Add `digests` to the owner's lease; they outlive every sweep until it unpins them.
@@ -159,6 +175,7 @@ class ChunkStore:
                 remains.unlink(missing_ok=True)  # no writer is active while the lock is exclusive
             wanted = frozenset(keep).union(*self.pins().values())
             stored = sorted(self._stored(), key=lambda chunk: chunk.modified_ns)
+            cut_journal(self.root, num_chunks=len(stored))
             removable = [chunk for chunk in stored if chunk.path.name not in wanted]
             return _remove(removable, excess_bytes=sum(c.num_bytes for c in stored) - self.max_bytes)
 
@@ -201,6 +218,16 @@ class ChunkStore:
         return locked(self.root / "lock", shared=shared, limit_s=_LOCK_LIMIT_S)
 
 
+def stores_in(folder: Path) -> list[ChunkStore]:
+    """The chunk stores that are in `folder` now, to read from: every folder in it."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        return []
+    return [ChunkStore(folder / name, max_bytes=0) for name in names]
+
+
 def _touch(path: Path, *, num_bytes: int) -> bool:
     """Make a chunk that is there the newest one. False: it is not there, or not whole."""
     try:
@@ -214,7 +241,7 @@ def _touch(path: Path, *, num_bytes: int) -> bool:
 
 def _read_pins(path: Path) -> set[str]:
     try:
-        lines = path.read_text("ascii").split()
+        lines = path.read_text("ascii", errors="replace").split()
     except FileNotFoundError:
         return set()
     return {line for line in lines if _DIGEST.fullmatch(line)}  # a writer may have died within its last line

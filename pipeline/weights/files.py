@@ -1,6 +1,6 @@
-"""Files that several processes share: atomic writes and a lock with a deadline.
+"""Files that several processes share: atomic writes, a lock with a deadline, and claims.
 
-Role: the two primitives under the chunk store, the token file and the peer file.
+Role: the primitives under the chunk store, the token file and the peer file.
 Invariants: a reader sees the old file, the new file or none, never half of one. Nothing is synced to the device: what
 matters is verified by digest on every read, so a torn file after a power cut is found and fetched again.
 Failure: a full disk raises `WeightsError` and leaves no temporary file behind.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +100,36 @@ def locked(path: Path, *, shared: bool, limit_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(fd)  # releases the lock
+
+
+@contextmanager
+def claimed(path: Path, *, number: int) -> Iterator[bool]:
+    """Claim `number` (0 to 2^62) among all who claim in `path`; gives whether it is ours. It does not wait.
+
+    A claim is a lock on that byte of the file, which may lie far behind its end: no file of its own, nothing to tidy
+    up, and the system ends it with the process (open file description locks, fcntl(2)).
+
+    Raises:
+        WeightsError: the file cannot be made.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _write_failed(path, error, num_bytes=0) from error
+    try:
+        yield _try_claim(fd, number=number)
+    finally:
+        os.close(fd)  # releases it
+
+
+def _try_claim(fd: int, *, number: int) -> bool:
+    # struct flock: type, whence, start, length, pid, which must be 0 here.
+    wanted = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody else's
+        return False
+    return True
 
 
 def _try_lock(fd: int, *, shared: bool) -> bool:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import apply_delta, verify_state
+from pipeline.weights.listing import open_route
 from pipeline.weights.route import Route
 from pipeline.weights.wire_state import WireState
 from schemas.errors import WeightsError
@@ -42,6 +43,7 @@ class HeldState(Generic[T]):
         Raises:
             WeightsError: a chunk, a base, a span or the result is not what the manifests say.
         """
+        route = open_route(route, store=store)
         digest, self.digest = self.digest, None
         if route.anchor is not None:
             digest = self._begin(route.anchor, store=store)

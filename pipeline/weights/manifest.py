@@ -3,7 +3,8 @@
 Role: the gate in front of fetch and decode. Nothing about a manifest is believed before `check_manifest`.
 Data in and out: `schemas.records.Manifest`. No torch.
 Invariants: after `check_manifest` the tensors fill the canonical stream exactly, and so do the chunks of an anchor; a
-delta names its base by digest and is not longer than the state.
+delta names its base by digest and is not longer than the state; one that is listed apart (`pipeline.weights.listing`)
+has a listing of bounded size, and nothing else that the listing has.
 Failure: `WeightsError` naming the version and what does not fit.
 """
 
@@ -20,6 +21,8 @@ from schemas.records import ChunkRef, Manifest, TensorEntry, Version
 
 DELTA_SPARE_BYTES = 4096  # headers of a delta to a state that is as small as they are
 MAX_CHUNK_BYTES = 256 * 2**20  # a receiver holds `parallel` of them in memory
+MAX_LISTING_BYTES = 16 * 2**20  # decoded whole, to some 100 MiB: 240,000 chunks, a terabyte at 4 MiB
+LISTING = "listing"  # encoding of a manifest of nothing but a listing: made here, never published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ def as_delta(manifest: Manifest) -> Manifest | None:
     """The manifest as that of a delta; None for an anchor that is not one as well."""
     if manifest.encoding == "delta":
         return manifest
-    if not manifest.delta_chunks:
+    if not manifest.delta_chunks and not manifest.delta_bytes:
         return None
     return replace(manifest, encoding="delta", chunks=manifest.delta_chunks, delta_chunks=())
 
@@ -90,12 +93,19 @@ def as_anchor(manifest: Manifest) -> Manifest | None:
     """The manifest as that of a full anchor alone; None for a delta."""
     if manifest.encoding != "full":
         return None
-    return replace(manifest, base=None, base_digest=None, delta_chunks=())
+    return replace(manifest, base=None, base_digest=None, delta_chunks=(), delta_bytes=0)
 
 
 def all_chunks(manifest: Manifest) -> tuple[ChunkRef, ...]:
-    """Every chunk that some engine may need for this version."""
-    return (*manifest.chunks, *manifest.delta_chunks)
+    """Every chunk that this record names: with a listing, that of the listing only."""
+    return (*manifest.chunks, *manifest.delta_chunks, *manifest.listing)
+
+
+def transfer_bytes(manifest: Manifest) -> int:
+    """What an engine that has nothing fetches for this manifest, as the anchor or the delta that it is."""
+    if not manifest.listing:
+        return _total(manifest.chunks)
+    return _total(manifest.listing) + (manifest.num_bytes if manifest.encoding == "full" else manifest.delta_bytes)
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -109,9 +119,12 @@ def check_manifest(manifest: Manifest) -> None:
         raise _bad(manifest, f"encoding {manifest.encoding!r} is not one of {', '.join(_ENCODINGS)}")
     try:
         check_digest(manifest.state_digest)
-        _check_tensors(manifest)
         _check_chunks(manifest)
-        check_encoding(manifest)
+        if manifest.listing:
+            _check_apart(manifest)
+        else:
+            _check_tensors(manifest)
+            check_encoding(manifest)
         for seed in manifest.seeds:
             check_peer_url(seed)
     except WeightsError as error:
@@ -169,37 +182,74 @@ def _check_chunks(manifest: Manifest) -> None:
             raise WeightsError(f"chunk {chunk.digest} has {chunk.num_bytes} bytes, allowed are 1 to {MAX_CHUNK_BYTES}")
 
 
+def _check_apart(manifest: Manifest) -> None:
+    """What a record can say of a version whose tensors and chunks are in a listing."""
+    if manifest.tensors or manifest.chunks or manifest.delta_chunks or manifest.encoding == LISTING:
+        raise WeightsError("what has a listing names its tensors and chunks there and nowhere else")
+    _check_listing(manifest.listing)
+    if manifest.num_bytes < 1:
+        raise WeightsError(f"a state of {manifest.num_bytes} bytes")
+    if manifest.encoding == "delta" or manifest.delta_bytes:
+        _check_base(manifest, delta_bytes=manifest.delta_bytes)
+    else:
+        _check_no_base(manifest)
+
+
+def _check_listing(chunks: Sequence[ChunkRef]) -> None:
+    total_bytes = _total(chunks)
+    if not 0 < total_bytes <= MAX_LISTING_BYTES:
+        raise WeightsError(f"a listing of {total_bytes} bytes, allowed are 1 to {MAX_LISTING_BYTES}")
+    _check_pieces(chunks)
+
+
+def _check_only_listing(manifest: Manifest) -> None:
+    if manifest.tensors or manifest.delta_chunks or manifest.num_bytes:
+        raise WeightsError("a listing alone has chunks and nothing else")
+    _check_no_base(manifest)
+    _check_listing(manifest.chunks)
+
+
 def _check_full(manifest: Manifest) -> None:
     """The chunks of a full anchor are the stream cut into equal pieces, the last one what is left."""
-    total_bytes = sum(chunk.num_bytes for chunk in manifest.chunks)
+    total_bytes = _total(manifest.chunks)
     if total_bytes != manifest.num_bytes:
         raise WeightsError(
             f"its {len(manifest.chunks)} chunks add up to {total_bytes} bytes, the manifest says {manifest.num_bytes}"
         )
     _check_pieces(manifest.chunks)
     if manifest.delta_chunks:
-        _check_base(manifest, chunks=manifest.delta_chunks)
-    elif manifest.base is not None or manifest.base_digest is not None:
-        raise WeightsError("a full anchor without delta chunks has no base")
+        _check_delta_chunks(manifest, chunks=manifest.delta_chunks)
+    else:
+        _check_no_base(manifest)
 
 
 def _check_delta(manifest: Manifest) -> None:
     if manifest.delta_chunks:
         raise WeightsError("a delta has its chunks in one place")
-    _check_base(manifest, chunks=manifest.chunks)
+    _check_delta_chunks(manifest, chunks=manifest.chunks)
 
 
-def _check_base(manifest: Manifest, *, chunks: Sequence[ChunkRef]) -> None:
+def _check_delta_chunks(manifest: Manifest, *, chunks: Sequence[ChunkRef]) -> None:
+    if manifest.delta_bytes:
+        raise WeightsError("the length of a delta whose chunks are named is theirs")
+    _check_base(manifest, delta_bytes=_total(chunks))
+    _check_pieces(chunks)
+
+
+def _check_no_base(manifest: Manifest) -> None:
+    if manifest.base is not None or manifest.base_digest is not None or manifest.delta_bytes:
+        raise WeightsError("what is no delta has no base")
+
+
+def _check_base(manifest: Manifest, *, delta_bytes: int) -> None:
     """A delta goes forward within one lineage, from a base that is named by digest, and is shorter than the state."""
     if manifest.base is None or manifest.base_digest is None:
         raise WeightsError("a delta names its base by version and digest")
     check_digest(manifest.base_digest)
     if manifest.base.lineage != manifest.version.lineage or not manifest.base < manifest.version:
         raise WeightsError(f"its base {manifest.base} is not an earlier version of the same lineage")
-    total_bytes = sum(chunk.num_bytes for chunk in chunks)
-    if not 0 < total_bytes <= manifest.num_bytes + DELTA_SPARE_BYTES:
-        raise WeightsError(f"a delta of {total_bytes} bytes to a state of {manifest.num_bytes} bytes")
-    _check_pieces(chunks)
+    if not 0 < delta_bytes <= manifest.num_bytes + DELTA_SPARE_BYTES:
+        raise WeightsError(f"a delta of {delta_bytes} bytes to a state of {manifest.num_bytes} bytes")
 
 
 def _check_pieces(chunks: Sequence[ChunkRef]) -> None:
@@ -208,7 +258,15 @@ def _check_pieces(chunks: Sequence[ChunkRef]) -> None:
         raise WeightsError("its chunks are not of one size with a shorter last one")
 
 
-_ENCODINGS: Mapping[str, Callable[[Manifest], None]] = {"full": _check_full, "delta": _check_delta}
+def _total(chunks: Sequence[ChunkRef]) -> int:
+    return sum(chunk.num_bytes for chunk in chunks)
+
+
+_ENCODINGS: Mapping[str, Callable[[Manifest], None]] = {
+    "full": _check_full,
+    "delta": _check_delta,
+    LISTING: _check_only_listing,
+}
 
 
 def _bad(manifest: Manifest, why: str) -> WeightsError:

@@ -21,6 +21,7 @@ from schemas.errors import WeightsError
 NEWS_BEAT_S = 0.5
 MAX_NEWS_BYTES = 16 * 2**20  # of a request, and of a line of the answer
 _MAX_LABEL_CHARS = 128
+_MAX_URL_CHARS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +39,24 @@ class NewsRequest:
 
     want: tuple[str, ...]  # digests
     member: Member | None = None  # the asker, when it serves others; None: it only listens
+    fresh: bool = False  # tell of every chunk that comes from now on instead, to be there before its version is
 
 
 @dataclass(frozen=True, kw_only=True)
 class News:
     """One line."""
 
+    domain: str | None = None  # the peer's own, in the first line
     chunks: tuple[str, ...] = ()  # that the peer has, of those asked for
     joined: tuple[Member, ...] = ()
     left: tuple[Member, ...] = ()
+    known: tuple[Member, ...] = ()  # hosts that fetched something lately, in the first line: they serve what they have
 
 
 def encode_request(request: NewsRequest) -> bytes:
     """The request's body."""
     member = None if request.member is None else _plain(request.member)
-    return orjson.dumps({"want": list(request.want), "member": member})
+    return orjson.dumps({"want": list(request.want), "member": member, "fresh": request.fresh})
 
 
 def decode_request(body: bytes) -> NewsRequest:
@@ -63,18 +67,26 @@ def decode_request(body: bytes) -> NewsRequest:
     """
     content = _object(body)
     member = content.get("member")
-    return NewsRequest(want=_digests(content.get("want")), member=None if member is None else _member(member))
+    return NewsRequest(
+        want=_digests(content.get("want")),
+        member=None if member is None else _member(member),
+        fresh=content.get("fresh") is True,
+    )
 
 
 def encode_news(news: News) -> bytes:
     """One line, with its end."""
     content: dict[str, object] = {}
+    if news.domain is not None:
+        content["domain"] = news.domain
     if news.chunks:
         content["chunks"] = list(news.chunks)
     if news.joined:
         content["joined"] = [_plain(member) for member in news.joined]
     if news.left:
         content["left"] = [_plain(member) for member in news.left]
+    if news.known:
+        content["known"] = [_plain(member) for member in news.known]
     return orjson.dumps(content) + b"\n"
 
 
@@ -85,10 +97,13 @@ def decode_news(line: bytes) -> News:
         WeightsError: it is not one.
     """
     content = _object(line)
+    domain = content.get("domain")
     return News(
+        domain=None if domain is None else _label(domain),
         chunks=_digests(content.get("chunks", [])),
         joined=_members(content.get("joined", [])),
         left=_members(content.get("left", [])),
+        known=_members(content.get("known", [])),
     )
 
 
@@ -119,10 +134,18 @@ def _members(value: object) -> tuple[Member, ...]:
 def _member(value: object) -> Member:
     if not isinstance(value, dict):
         raise WeightsError(f"a member is given as {type(value).__name__}, not as an object")
-    labels = [_text(value.get("domain")), _text(value.get("swarm"))]
-    if any(len(label) > _MAX_LABEL_CHARS for label in labels):
-        raise WeightsError(f"a label of a member is over {_MAX_LABEL_CHARS} characters")
-    return Member(url=check_peer_url(_text(value.get("url"))), domain=labels[0], swarm=labels[1])
+    domain, swarm = _label(value.get("domain")), _label(value.get("swarm"))
+    url = _text(value.get("url"))
+    if len(url) > _MAX_URL_CHARS:
+        raise WeightsError(f"a peer URL of {len(url)} characters, allowed are {_MAX_URL_CHARS}")
+    return Member(url=check_peer_url(url), domain=domain, swarm=swarm)
+
+
+def _label(value: object) -> str:
+    label = _text(value)
+    if len(label) > _MAX_LABEL_CHARS:
+        raise WeightsError(f"a label of {len(label)} characters, allowed are {_MAX_LABEL_CHARS}")
+    return label
 
 
 def _text(value: object) -> str:

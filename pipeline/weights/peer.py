@@ -1,34 +1,36 @@
-"""The peer server: serves the chunks of one store over HTTP. One process per host.
+"""The peer server: serves the chunk stores of its host over HTTP. One process per host.
 
-Role: the source side of every fetch. GET and HEAD `/v1/chunks/{digest}` (with ranges), GET `/v1/health`.
-Data in and out: files go from the page cache to the socket by sendfile; nothing is read or verified here, since every
-receiver verifies. A chunk is served as soon as it is in the store, so a host can serve while it still fetches.
-Invariants: every request carries the run's token; at most `max_uploads` bodies are sent at once, more get 503 with
-Retry-After; no upload takes longer than `upload_limit_s`. While it runs, `peer.json` in the store says where it is.
+Role: the source side of every fetch. GET and HEAD `/v1/chunks/{digest}` (see `peer_chunks`), POST `/v1/news` (see
+`peer_news`), GET `/v1/health`.
+Data in and out: the stores' files, served as they are and as soon as they are there.
+Invariants: every request carries the run's token; uploads and streams are bounded. While it runs, `peer.json` says
+where it is.
 Failure: a bad address ends `start` with `WeightsError`; a failing request ends that request only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
-import orjson
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.web_request import BaseRequest
+from aiohttp.http import HttpProcessingError
 
 from pipeline.weights.chunks import ChunkStore
-from pipeline.weights.files import atomic_write, make_folder
+from pipeline.weights.news import MAX_NEWS_BYTES
+from pipeline.weights.peer_chunks import ChunkResource, Stores, UploadLimits
+from pipeline.weights.peer_file import remove_peer_file, write_peer_file
+from pipeline.weights.peer_news import NewsResource
 from pipeline.weights.tokens import is_authorized
 from schemas.errors import DeadlineExceeded, WeightsError
 
-PEER_FILE = "peer.json"
+MAX_STREAMS = 1024
 _RETRY_AFTER_S = 1
 _START_LIMIT_S = 10.0
 _STOP_LIMIT_S = 10.0
@@ -47,34 +49,20 @@ class PeerSettings:
     `on_served_bytes` gets the body bytes of each finished upload, `on_refused` the HTTP status of each refusal.
     """
 
-    store: ChunkStore
+    stores: Sequence[ChunkStore] | Stores  # a callable gives those that are there now
     token: str = field(repr=False)
+    folder: Path | None = None  # where `peer.json` is written; None: nowhere
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
+    domain: str = ""  # of this host
     advertised_url: str | None = None  # what others should use, when it is not http://host:port
     max_uploads: int = 16
     upload_limit_s: float = 120.0
+    upload_bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: no limit
+    tls: ssl.SSLContext | None = None  # see `tls.server_context`; None: plain http
+    max_streams: int = MAX_STREAMS  # of news
     on_served_bytes: Callable[[int], None] = _ignore
     on_refused: Callable[[int], None] = _ignore
-
-
-class PeerFile(TypedDict):
-    """Content of `peer.json`."""
-
-    url: str
-    pid: int
-
-
-def read_peer_file(root: Path) -> PeerFile | None:
-    """Where the peer over this store is; None when there is no (readable) peer file."""
-    try:
-        content: object = orjson.loads((root / PEER_FILE).read_bytes())
-    except (FileNotFoundError, orjson.JSONDecodeError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    url, pid = content.get("url"), content.get("pid")
-    return PeerFile(url=url, pid=pid) if isinstance(url, str) and isinstance(pid, int) else None
 
 
 async def serve(settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callable[[str], None] | None = None) -> None:
@@ -84,20 +72,23 @@ async def serve(settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callab
         on_ready: gets the peer's base URL once it accepts requests and `peer.json` is written.
 
     Raises:
-        WeightsError: the address cannot be bound, or the store cannot be written.
+        WeightsError: the address cannot be bound, or the folder cannot be written.
     """
     # The client leaves at once on shutdown: it verifies and retries elsewhere.
-    runner = web.AppRunner(_app(settings), access_log=None, shutdown_timeout=1.0)
+    app, news = _app(settings)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True, logger=_server_log())
     await runner.setup()
     try:
         url = await _listen(runner, settings=settings)
-        _write_peer_file(settings.store.root, url=url)
+        if settings.folder is not None:
+            write_peer_file(settings.folder, url=url)
         try:
             if on_ready is not None:
                 on_ready(url)
-            await stop.wait()
+            await _watch(news, stop=stop)
         finally:
-            _remove_peer_file(settings.store.root, url=url)
+            if settings.folder is not None:
+                remove_peer_file(settings.folder, url=url)
     finally:
         await runner.cleanup()
 
@@ -164,78 +155,79 @@ class PeerServer:
         self._changed.set()
 
 
-class _SentFile(web.FileResponse):
-    """A file that the handler sends itself, to know when it is done; the framework's own second try is left out."""
-
-    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        return None if self.prepared else await super().prepare(request)
-
-
-class _Chunks:
-    """The chunk resource, with its bounded number of uploads."""
-
-    def __init__(self, settings: PeerSettings) -> None:
-        self._settings = settings
-        self._num_uploads = 0
-
-    async def get(self, request: web.Request) -> web.StreamResponse:
-        try:
-            path = self._settings.store.path_of(request.match_info["digest"])
-        except WeightsError as error:
-            return _refuse(400, text=error.message, settings=self._settings)
-        if self._num_uploads >= self._settings.max_uploads:
-            refusal = _refuse(503, text="all upload slots are taken", settings=self._settings)
-            refusal.headers["Retry-After"] = str(_RETRY_AFTER_S)
-            return refusal
-        self._num_uploads += 1
-        try:
-            return await self._send(request, path=path)
-        finally:
-            self._num_uploads -= 1
-
-    async def _send(self, request: web.Request, *, path: Path) -> web.StreamResponse:
-        response = _SentFile(path, headers={"Content-Type": "application/octet-stream"})
-        try:
-            async with asyncio.timeout(self._settings.upload_limit_s):
-                await response.prepare(request)  # sends the whole body
-        except ConnectionError:  # the client has left; it verifies what it has and asks elsewhere
-            return response
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            self._settings.on_refused(408)
-            return response
-        if request.method == "GET" and response.status in (200, 206) and response.content_length is not None:
-            self._settings.on_served_bytes(response.content_length)
-        return response
+def _server_log() -> logging.Logger:
+    """Where the server logs. Requests that are no HTTP are left out: anybody can send any number of them, and what
+    would be quoted may hold a token."""
+    log = logging.getLogger("rlweave.peer")
+    if _no_http not in log.filters:
+        log.addFilter(_no_http)
+    return log
 
 
-def _app(settings: PeerSettings) -> web.Application:
+def _no_http(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, HttpProcessingError)
+
+
+async def _watch(news: NewsResource, *, stop: asyncio.Event) -> None:
+    watch, stopped = asyncio.create_task(news.watch()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({watch, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if watch.done():
+            watch.result()  # raises: nobody would be told any more
+    finally:
+        watch.cancel()
+        stopped.cancel()
+
+
+def _app(settings: PeerSettings) -> tuple[web.Application, NewsResource]:
     @web.middleware
     async def authorize(request: web.Request, handler: _Handler) -> web.StreamResponse:
         if not is_authorized(request.headers.get("Authorization"), token=settings.token):
-            refusal = _refuse(401, text="the token of this run is required", settings=settings)
+            refusal = refuse(401, "the token of this run is required")
             refusal.headers["WWW-Authenticate"] = "Bearer"
             return refusal
         return await handler(request)
 
-    app = web.Application(middlewares=[authorize])
-    app.router.add_get("/v1/chunks/{digest}", _Chunks(settings).get)
+    def refuse(status: int, text: str) -> web.Response:
+        settings.on_refused(status)
+        headers = {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
+        return web.Response(status=status, text=text, headers=headers)
+
+    given = settings.stores
+    stores = given if callable(given) else lambda: given
+    limits = UploadLimits(
+        max_uploads=settings.max_uploads,
+        upload_limit_s=settings.upload_limit_s,
+        bytes_s=settings.upload_bytes_s,
+    )
+    chunks = ChunkResource(stores, limits, on_served_bytes=settings.on_served_bytes, refuse=refuse)
+    app = web.Application(middlewares=[authorize], client_max_size=MAX_NEWS_BYTES)
+    app.router.add_get("/v1/chunks/{digest}", chunks.get)
     app.router.add_get("/v1/health", _health)
-    return app
+    news = NewsResource(stores, domain=settings.domain, max_streams=settings.max_streams, refuse=refuse)
+    app.router.add_post("/v1/news", news.post)
+
+    async def close(_: web.Application) -> None:
+        news.close()
+
+    app.on_shutdown.append(close)
+    return app, news
 
 
 async def _health(_: web.Request) -> web.StreamResponse:
     return web.json_response({"ok": True, "pid": os.getpid()})
 
 
-def _refuse(status: int, *, text: str, settings: PeerSettings) -> web.Response:
-    settings.on_refused(status)
-    return web.Response(status=status, text=text)
-
-
 async def _listen(runner: web.AppRunner, *, settings: PeerSettings) -> str:
-    site = web.TCPSite(runner, settings.host, settings.port)
+    scheme = "http" if settings.tls is None else "https"
+    advertised = settings.advertised_url
+    if settings.tls is not None and advertised is not None and not advertised.startswith("https://"):
+        raise WeightsError(
+            f"the peer server has TLS, but its advertised URL is {advertised}; nobody could ask it",
+            hint="set weights.advertised_url to https://..., or unset weights.tls_cert",
+        )
+    site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.tls)
     try:
         await site.start()
     except OSError as error:
@@ -243,19 +235,7 @@ async def _listen(runner: web.AppRunner, *, settings: PeerSettings) -> str:
             f"the peer server cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             hint="choose another port, or 0 for a free one",
         ) from error
-    if settings.advertised_url is not None:
-        return settings.advertised_url.rstrip("/")
+    if advertised is not None:
+        return advertised.rstrip("/")
     host, port = runner.addresses[0][:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _write_peer_file(root: Path, *, url: str) -> None:
-    make_folder(root / "tmp")
-    content = orjson.dumps(PeerFile(url=url, pid=os.getpid()))
-    atomic_write(root / PEER_FILE, content, tmp_dir=root / "tmp")
-
-
-def _remove_peer_file(root: Path, *, url: str) -> None:
-    """Remove it unless a successor has replaced it."""
-    if read_peer_file(root) == PeerFile(url=url, pid=os.getpid()):
-        (root / PEER_FILE).unlink(missing_ok=True)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

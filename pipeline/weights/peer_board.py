@@ -1,20 +1,19 @@
-"""Which peer to ask next: the state of every peer during one fetch.
+"""How every peer behaved during one fetch, and whether it may be asked again.
 
-Role: pure decisions for the fetcher; holds no connection. Better orders (same domain, rarest first) replace `pick`.
-Data in and out: chunk digests and what became of each request; a peer to ask, or a time to wait.
-Invariants: the load is spread over the peers that are ready. A peer that sent wrong bytes is asked only when no other
-is ready, since the fault may lie on the way; one that refused the token is not asked again.
-Failure: `WeightsError` when no peer is left.
+Role: memory of faults for `swarm`, which decides whom to ask; holds no connection.
+Data in and out: what became of each request; whether a peer is ready, how loaded it is, what to tell people.
+Invariants: a fault makes its peer wait, longer each time in a row; an absent chunk only makes that chunk wait. A peer
+that sent wrong bytes is asked only when no other is ready, since the fault may lie on the way; one that refused the
+token is not asked again.
+Failure: none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.weights.directory import PeerInfo
-from schemas.errors import WeightsError
 from topics.clock import Clock
 
 
@@ -25,7 +24,7 @@ class Fault(StrEnum):
     ABSENT = "absent"  # it does not have the chunk (yet)
     BUSY = "busy"
     REFUSED = "refused"  # it does not accept the token
-    SLOW = "slow"  # over the limit for one chunk
+    SLOW = "slow"  # over the limit for one chunk, or silent for too long
     DEAD = "dead"  # no connection, a cut one, or a server error
 
 
@@ -36,14 +35,6 @@ class Problem:
     fault: Fault
     detail: str
     retry_after_s: float = 0.0  # the peer's own wish
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pick:
-    """Ask `url`, or, when it is None, wait and pick again."""
-
-    url: str | None
-    wait_s: float = 0.0
 
 
 @dataclass
@@ -69,35 +60,34 @@ class PeerBoard:
         backoff_s: pause after a first fault; doubles with each further one, up to `max_backoff_s`.
     """
 
-    def __init__(self, peers: Sequence[PeerInfo], *, clock: Clock, backoff_s: float, max_backoff_s: float) -> None:
-        urls = dict.fromkeys(peer.url.rstrip("/") for peer in peers)
-        self._peers = {url: _Peer(url=url, order=order) for order, url in enumerate(urls)}
+    def __init__(self, *, clock: Clock, backoff_s: float, max_backoff_s: float) -> None:
+        self._peers: dict[str, _Peer] = {}
         self._clock = clock
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._num_picks = 0
         self._notices: dict[tuple[str, Fault], str] = {}
 
-    def pick(self, digest: str) -> Pick:
-        """The peer to ask for a chunk: the least loaded that is ready, in rotation.
+    def add(self, url: str) -> None:
+        """A peer that may be asked; known ones keep their history."""
+        self._peers.setdefault(url, _Peer(url=url, order=len(self._peers)))
 
-        Raises:
-            WeightsError: there is no peer, or each has refused the token.
-        """
-        usable = [peer for peer in self._peers.values() if not peer.refused]
-        if not usable:
-            raise WeightsError(
-                f"no peer is left to ask for chunk {digest}: {self.summary()}; the version is not loaded",
-                hint="see that a peer server runs and that all processes use the token of this run",
-            )
+    def pick(self, urls: Iterable[str], *, digest: str, max_in_flight: int) -> str | None:
+        """The least loaded of these that is ready for this chunk, in rotation; None: none is. It counts as asked."""
         now_s = self._clock.monotonic()
-        ready = [peer for peer in usable if peer.ready_s(digest) <= now_s]
-        if not ready:
-            return Pick(url=None, wait_s=min(peer.ready_s(digest) for peer in usable) - now_s)
-        chosen = min(ready, key=self._preference)
+        ready = [peer for peer in self._usable(urls) if peer.ready_s(digest) <= now_s]
+        free = [peer for peer in ready if peer.in_flight < max_in_flight]
+        if not free:
+            return None
+        chosen = min(free, key=self._preference)
         chosen.in_flight += 1
         self._num_picks += 1
-        return Pick(url=chosen.url)
+        return chosen.url
+
+    def wait_s(self, urls: Iterable[str], *, digest: str) -> float | None:
+        """Time until one of these is ready for this chunk; None: none ever is."""
+        ready_s = [peer.ready_s(digest) for peer in self._usable(urls)]
+        return max(0.0, min(ready_s) - self._clock.monotonic()) if ready_s else None
 
     def report(self, url: str, digest: str, *, problem: Problem | None) -> None:
         """Say what became of a picked request."""
@@ -106,8 +96,7 @@ class PeerBoard:
         if problem is None:
             peer.num_faults, peer.last = 0, "served"
             return
-        peer.last = f"{problem.fault}: {problem.detail}"
-        self._notices.setdefault((url, problem.fault), problem.detail)
+        self._note(peer, problem)
         now_s = self._clock.monotonic()
         if problem.fault is Fault.ABSENT:
             num_times = peer.absent.get(digest, (0, 0.0))[0] + 1
@@ -118,6 +107,16 @@ class PeerBoard:
         peer.refused = problem.fault is Fault.REFUSED
         own_s = self._max_backoff_s if problem.fault is Fault.BAD else self._pause_s(peer.num_faults)
         peer.not_before_s = now_s + max(own_s, min(problem.retry_after_s, self._max_backoff_s))
+
+    def withdrawn(self, url: str) -> None:
+        """A picked request was not made after all."""
+        self._peers[url].in_flight -= 1
+
+    def lost(self, url: str, problem: Problem) -> None:
+        """Its news stopped: it is left alone for a while."""
+        peer = self._peers[url]
+        self._note(peer, problem)
+        peer.not_before_s = max(peer.not_before_s, self._clock.monotonic() + self._backoff_s)
 
     @property
     def bad_peers(self) -> tuple[str, ...]:
@@ -132,6 +131,13 @@ class PeerBoard:
     def summary(self) -> str:
         """Every peer with its latest answer."""
         return "; ".join(f"{peer.url} ({peer.last})" for peer in self._peers.values()) or "no peers are known"
+
+    def _usable(self, urls: Iterable[str]) -> list[_Peer]:
+        return [peer for peer in map(self._peers.__getitem__, urls) if not peer.refused]
+
+    def _note(self, peer: _Peer, problem: Problem) -> None:
+        peer.last = f"{problem.fault}: {problem.detail}"
+        self._notices.setdefault((peer.url, problem.fault), problem.detail)
 
     def _preference(self, peer: _Peer) -> tuple[bool, int, int]:
         return peer.bad, peer.in_flight, (peer.order - self._num_picks) % len(self._peers)

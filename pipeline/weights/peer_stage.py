@@ -1,31 +1,37 @@
-"""The peer process of the learner's host: serves the learner's chunk store.
+"""The peer process of a host: serves every chunk store that the run has on this machine.
 
 Role: the stage around `PeerServer`.
-Data in: the chunk files of the learner; data out: HTTP. It reads and writes no topic but `events`.
-Invariants: it outlives the learner's restarts, so versions that were published stay fetchable; its directory entry is
-renewed before it expires. One that died without an orderly stop is followed by one on the same port, since manifests
-name it.
-Failure: `WeightsError` when the address cannot be bound or the server stopped; Redis being away is told once and does
-not matter, as manifests name their seeds.
+Data in: the chunk files of the learner, the rollout producers, or both, which may come after it has started; data out:
+HTTP. It reads and writes no topic but `events`.
+Invariants: it outlives the restarts of those it serves, so versions that were published stay fetchable; its directory
+entry is renewed before it expires. One that died without an orderly stop is followed by one on the same port, since
+manifests name it.
+Failure: `WeightsError` when the address cannot be bound, a TLS file cannot be used or the server stopped; Redis being
+away is told once and does not matter, as manifests name their seeds.
 """
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.stage import TURN_S, StageContext
-from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.chunks import stores_in
 from pipeline.weights.directory import PeerDirectory, PeerInfo
-from pipeline.weights.peer import PeerServer, PeerSettings, read_peer_file
+from pipeline.weights.peer import MAX_STREAMS, PeerServer, PeerSettings
+from pipeline.weights.peer_file import read_peer_file
+from pipeline.weights.tls import server_context
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
 from topics.clock import Deadline
 
 _TTL_S = 30.0  # of the directory entry
 _ANNOUNCE_S = 10.0
+_SPARE_FILES = 256  # what the process has open besides streams and uploads
 
 
 class PeerStage:
@@ -59,7 +65,7 @@ class PeerStage:
         """Serve, and say so.
 
         Raises:
-            WeightsError: the address cannot be bound, or the folder cannot be used.
+            WeightsError: the address cannot be bound, or the folder or a TLS file cannot be used.
             DeadlineExceeded: the server did not come up.
         """
         self._server, url = self._serve()
@@ -87,16 +93,23 @@ class PeerStage:
 
     def _serve(self) -> tuple[PeerServer, str]:
         """A server on the port that is set, else on that of a predecessor, else on a free one."""
+        _allow_open_files(MAX_STREAMS + 2 * self._settings.max_uploads + _SPARE_FILES)
         run, settings, metrics = self._context.run, self._settings, self._context.metrics
+        folder = run.folder / "weights"
         offered = PeerSettings(
-            store=ChunkStore(run.folder / "weights" / "learner", max_bytes=settings.store_max_bytes),
+            stores=partial(stores_in, folder),
+            folder=folder,
             token=load_or_create_token(run.folder / "peer-token"),
             host=settings.host,
             port=settings.port,
             advertised_url=settings.advertised_url,
+            domain=settings.domain,
+            max_uploads=settings.max_uploads,
+            upload_bytes_s=settings.upload_bytes_s,
+            tls=server_context(cert=settings.tls_cert, key=settings.tls_key),
             on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
         )
-        former = read_peer_file(offered.store.root)
+        former = read_peer_file(folder)
         port = None if former is None else urlsplit(former["url"]).port
         if settings.port == 0 and settings.advertised_url is None and port is not None:
             server = PeerServer(replace(offered, port=port))
@@ -109,7 +122,15 @@ class PeerStage:
 
     def _announce(self) -> None:
         self._announced_s = self._context.clock.monotonic()
-        warning = self._directory.announce(self._context.instance, PeerInfo(url=self.url))
+        warning = self._directory.announce(self._context.instance, PeerInfo(url=self.url, domain=self._settings.domain))
         if warning and warning != self._warning:
             self._context.events.notice("redis_unavailable", details={"warning": warning})
         self._warning = warning
+
+
+def _allow_open_files(number: int) -> None:
+    """Raise our soft limit where the system lets us; beyond it connections would wait."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.weights.manifest import as_anchor, as_delta
+from pipeline.weights.manifest import as_anchor, as_delta, transfer_bytes
 from schemas.errors import WeightsError
 from schemas.records import Manifest, Version
 
@@ -32,7 +32,7 @@ class Route:
     @property
     def num_bytes(self) -> int:
         """To be transferred, when nothing is there yet."""
-        return sum(chunk.num_bytes for manifest in self.manifests for chunk in manifest.chunks)
+        return sum(map(transfer_bytes, self.manifests))
 
 
 def find_route(target: Manifest, *, published: Mapping[Version, Manifest], held_digest: str | None) -> Route:

@@ -102,6 +102,10 @@ class VersionSeries:
             num_new_bytes=(0 if delta is None else delta.num_bytes) + (state.num_bytes if is_anchor else 0),
         )
 
+    def begin_anew(self) -> None:
+        """The version encoded last will not be published, so it is no base: the next one is a full anchor."""
+        self._base = None
+
     def _delta(self, base: _Base, state: WireState) -> EncodedDelta | None:
         if self._settings.anchor_every == 1:
             return None

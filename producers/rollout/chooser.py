@@ -1,36 +1,45 @@
 """Which policy version an engine should serve: pure decisions over what the control topics say.
 
 Role: follows the scheduler's publish command; goes its own way when the scheduler is silent or the engine falls behind.
-Data in: manifests, lineages, commands, the version served; data out: the manifest to fetch, or none.
-Invariants: only versions of the surviving history are served or fetched; an engine never goes back to an older
-version, except to leave an abandoned branch (promise 3). Unasked fetches wait for a random part of `stagger_s` each, so
-that engines do not storm the source together (design, section 4). Time is monotonic (promise 13).
+Data in: manifests, ledger, commands, the version served; data out: the manifest to fetch, or none; whether a version
+that was fetched may be loaded.
+Invariants: only versions that the surviving history contains and has come to are served or fetched; an engine never
+goes back to an older version, except to leave an abandoned branch (promise 3). Everybody a command is for fetches at
+once; the load waits for the own wave, except in an engine whose samples cannot be trained, and in one that must look
+after itself. Unasked fetches and loads wait for a random part of `stagger_s` each, so that engines neither storm the
+source nor pause together (design, section 4). Time is monotonic (promise 13).
 Failure: none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 
 from pipeline.settings import RunSettings
+from pipeline.waves import is_released, is_target
 from producers.control import Control
 from producers.rollout.settings import RolloutSettings
-from schemas.records import Manifest, Version
+from schemas.records import Command, Manifest, Version
 from topics.clock import Clock
+
+RECEIVING = "weights"  # traffic class of a fetch
 
 
 class VersionChooser:
     """Decides for one engine.
 
     Args:
+        instance: the engine's name in commands.
         rng: of this engine's own offsets.
     """
 
     def __init__(
-        self, control: Control, *, run: RunSettings, settings: RolloutSettings, clock: Clock, rng: Random
+        self, control: Control, *, instance: str, run: RunSettings, settings: RolloutSettings, clock: Clock, rng: Random
     ) -> None:
         self._control = control
+        self._instance = instance
         self._run = run
         self._settings = settings
         self._clock = clock
@@ -44,8 +53,15 @@ class VersionChooser:
         return self._control.manifests
 
     def survives(self, version: Version) -> bool:
-        """Whether the surviving history contains the version."""
-        return self._control.ledger.lineages.survives(version.lineage, version.step)
+        """Whether the surviving history contains the version, and has come to it."""
+        return self._control.ledger.is_made(version)
+
+    @property
+    def rate_bytes_s(self) -> float | None:
+        """Most bytes per second that the publish command lets a fetch take; None: no limit."""
+        command = self._control.commands.latest("publish")
+        rate = None if command is None else command.rates.get(RECEIVING)
+        return rate if rate is not None and 0 < rate < math.inf else None
 
     def versions_behind(self, served: Version | None) -> int:
         """Published surviving versions that are newer than the one served; all of them when that one is void."""
@@ -71,19 +87,45 @@ class VersionChooser:
 
     def choose(self, served: Version | None) -> Manifest | None:
         """The version to fetch now; None: stay."""
-        if served != self._served:
-            self._served, self._unasked_s = served, None
+        self._note(served)
         newest = self._control.newest_surviving()
         if newest is None or not self._is_forward(newest.version, served=served):
             self._unasked_s = None
             return None
         if self._unasked_is_due(served):
             return newest
-        command = self._control.commands.latest("publish")
-        asked = None if command is None or command.version is None else command.version
-        if asked is None or not self._is_forward(asked, served=served):
+        command, asked = self._publish()
+        if command is None or asked is None or not self._is_forward(asked, served=served):
             return None
-        return self._control.manifests.get(asked)
+        return self._control.manifests.get(asked) if is_target(self._instance, targets=command.targets) else None
+
+    def may_load(self, version: Version, *, served: Version | None) -> bool:
+        """Whether `version`, fetched and verified, may take the place of `served` now.
+
+        An older one than the command's may too, once the own wave is released: what is behind becomes less so.
+        """
+        self._note(served)
+        if not self._is_forward(version, served=served):
+            return False
+        if served is None or not self.survives(served):
+            return True  # nothing it makes could be trained, so its pause takes nothing away
+        if self._unasked_is_due(served):
+            return True
+        command, asked = self._publish()
+        if command is None or asked is None or version > asked:
+            return False
+        return is_released(self._instance, targets=command.targets, waves=command.waves, wave=command.wave)
+
+    def _publish(self) -> tuple[Command | None, Version | None]:
+        """The publish command in force and its version; nothing when that version does not exist."""
+        command = self._control.commands.latest("publish")
+        asked = None if command is None else command.version
+        return (command, asked) if asked is not None and self.survives(asked) else (None, None)
+
+    def _note(self, served: Version | None) -> None:
+        """A version newly served begins a new offset."""
+        if served != self._served:
+            self._served, self._unasked_s = served, None
 
     def _unasked_is_due(self, served: Version | None) -> bool:
         if not self.is_degraded(served):

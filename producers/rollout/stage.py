@@ -30,6 +30,8 @@ from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
+from pipeline.weights.download import ClientSettings
+from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import load_or_create_token
 from producers.control import Control
 from producers.rollout.chooser import VersionChooser
@@ -55,7 +57,7 @@ class RolloutSetup:
     rollout: RolloutSettings
     model: ModelSettings
     weights: WeightsSettings
-    slot: int = 0  # number of this process among the replicas of its host; names its chunk store
+    slot: int = 0  # number of this process among the replicas of its host; names its leases in the chunk store
     redis: RedisClient | None = None
     backend: Backend | None = None  # given: used in place of `rollout.engine`
 
@@ -97,6 +99,8 @@ class RolloutStage:
             LogError, DeadlineExceeded: the broker failed or is too slow.
         """
         context, settings = self._context, self._settings
+        if self._setup.weights.domain:
+            context.events.labels = {"domain": self._setup.weights.domain}
         context.events.enter("waiting_for_weights")
         self._control.start(deadline=deadline)
         backend = self._open_backend()
@@ -175,16 +179,20 @@ class RolloutStage:
         folder = context.run.folder
         chooser = VersionChooser(
             self._control,
+            instance=context.instance,
             run=context.run,
             settings=self._settings,
             clock=context.clock,
             rng=Random(context.instance),  # noqa: S311 - spreads load, guards nothing
         )
         staging = Staging(
-            ChunkStore(folder / "weights" / f"rollout-{self._setup.slot}", max_bytes=weights.store_max_bytes),
+            ChunkStore(folder / "weights" / "engines", max_bytes=weights.store_max_bytes),
+            owner=f"rollout-{self._setup.slot}",
             decode=backend.decode,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
-            token=load_or_create_token(folder / "peer-token"),
+            client=ClientSettings(
+                token=load_or_create_token(folder / "peer-token"), tls=client_context(ca=weights.tls_ca)
+            ),
             settings=weights,
         )
         return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)

@@ -21,14 +21,17 @@ from pipeline.engines.base import StateTensor
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
+from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.held import HeldState
+from pipeline.weights.listing import parts_of
+from pipeline.weights.news import Member
+from pipeline.weights.peer_file import read_peer_file
+from pipeline.weights.prefetch import Prefetch, PrefetchSetup
 from pipeline.weights.route import Route, find_route
 from schemas.errors import DeadlineExceeded, FetchCancelled, RlweaveError, WeightsError
 from schemas.records import Manifest, Version
 from topics.clock import Deadline
-
-_OWNER = "rollout"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +50,18 @@ class _Trip:
     """One fetch: where to, over what, until when."""
 
     def __init__(
-        self, *, target: Manifest, published: Mapping[Version, Manifest], cancel: threading.Event, limit_s: float
+        self,
+        *,
+        target: Manifest,
+        published: Mapping[Version, Manifest],
+        cancel: threading.Event,
+        limit_s: float,
+        client: ClientSettings,
     ) -> None:
         self.target = target
         self.cancel = cancel
         self.limit_s = limit_s
+        self.client = client
         self._published = published
 
     def route(self, held_digest: str | None) -> Route:
@@ -63,46 +73,70 @@ class Staging:
     """The background fetcher of one engine.
 
     Args:
-        store: this producer's own.
+        store: of this host, shared with the other engines on it and served by its peer process.
+        owner: begins the names of this engine's leases in it.
         decode: from chunks to the tensors that the engine takes.
         directory: further peers.
-        token: of the run's peers.
+        client: how peers are asked.
     """
 
     def __init__(
         self,
         store: ChunkStore,
         *,
+        owner: str,
         decode: Decoder,
         directory: PeerDirectory,
-        token: str,
+        client: ClientSettings,
         settings: WeightsSettings,
     ) -> None:
         self._store = store
+        self._owner = owner
         self._held = HeldState[StateTensor](decode)  # touched by the thread only, as is the next one
         self._by_anchor = False  # the way over deltas ran out of time: try the other one
         self._directory = directory
-        self._token = token
+        self._client = client
         self._settings = settings
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
         self._running: tuple[Version, Future[Staged], threading.Event] | None = None
+        self._prefetch = Prefetch(
+            PrefetchSetup(
+                store=store,
+                client=client,
+                options=FetchOptions(parallel=settings.parallel_fetches, max_peers=settings.max_peers),
+                url=self._url,
+                domain=settings.domain,
+                peers=lambda: directory.peers().peers,
+            )
+        )
 
     @property
     def version(self) -> Version | None:
         """What is being fetched."""
         return None if self._running is None else self._running[0]
 
-    def begin(self, manifest: Manifest, *, published: Mapping[Version, Manifest]) -> None:
+    def begin(
+        self, manifest: Manifest, *, published: Mapping[Version, Manifest], rate_bytes_s: float | None = None
+    ) -> None:
         """Fetch this version, after what was being fetched is given up; what that has verified stays in the store.
 
         Args:
             published: the manifests there are, for the way to it; copied.
+            rate_bytes_s: most bytes to take in per second; None: as fast as it goes.
         """
         self.cancel()
         cancel = threading.Event()
-        trip = _Trip(target=manifest, published=dict(published), cancel=cancel, limit_s=self._settings.fetch_deadline_s)
+        trip = _Trip(
+            target=manifest,
+            published=dict(published),
+            cancel=cancel,
+            limit_s=self._settings.fetch_deadline_s,
+            client=replace(self._client, rate_bytes_s=rate_bytes_s),
+        )
         future = self._pool.submit(self._stage, trip)
         self._running = (manifest.version, future, cancel)
+        if self._settings.prefetch:
+            self._prefetch.follow(manifest.seeds)
 
     def cancel(self) -> None:
         """Give up what is being fetched."""
@@ -121,6 +155,7 @@ class Staging:
     def close(self) -> None:
         """Give up and wait for the thread."""
         self.cancel()
+        self._prefetch.close()
         self._pool.shutdown(wait=True)
 
     def _stage(self, trip: _Trip) -> Staged:
@@ -155,24 +190,44 @@ class Staging:
             fetch(
                 part,
                 store=self._store,
-                token=self._token,
+                client=trip.client,
                 deadline=deadline,
+                me=self._me(trip.target.version),
                 extra_peers=self._directory.peers().peers,
-                parallel=self._settings.parallel_fetches,
-                options=FetchOptions(owner=_owner(trip.target.version)),
+                options=self._options(trip.target.version),
                 cancel=trip.cancel,
             )
-            for part in route.manifests
+            for part in parts_of(route, store=self._store)
         ]
         state = self._held.advance(trip.target, route, store=self._store)
         return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
 
+    def _options(self, version: Version) -> FetchOptions:
+        return FetchOptions(
+            parallel=self._settings.parallel_fetches,
+            max_peers=self._settings.max_peers,
+            owner=self._lease(version),
+        )
+
+    def _me(self, version: Version) -> Member | None:
+        """This host as others see it; None while no peer process serves its store."""
+        url = self._url()
+        return None if url is None else Member(url=url, domain=self._settings.domain, swarm=str(version))
+
+    def _url(self) -> str | None:
+        """Of this host's peer server."""
+        peer = read_peer_file(self._store.root.parent)
+        return None if peer is None else peer["url"].rstrip("/")
+
     def _let_go(self, *, keep: Version) -> None:
         """Only the version just staged stays pinned; older chunks go when the store is over its bound."""
         for owner in self._store.pins():
-            if owner.startswith(f"{_OWNER}.") and owner != _owner(keep):
+            if owner.startswith(f"{self._owner}.") and owner != self._lease(keep):
                 self._store.unpin(owner)
         self._store.sweep()
+
+    def _lease(self, version: Version) -> str:
+        return f"{self._owner}.{version}"
 
 
 def _total(results: Sequence[FetchResult]) -> FetchResult:
@@ -183,7 +238,3 @@ def _total(results: Sequence[FetchResult]) -> FetchResult:
         bad_peers=tuple(dict.fromkeys(peer for result in results for peer in result.bad_peers)),
         notices=tuple(dict.fromkeys(notice for result in results for notice in result.notices)),
     )
-
-
-def _owner(version: Version) -> str:
-    return f"{_OWNER}.{version}"

@@ -3,9 +3,11 @@
 Role: chooser, background staging and the load between two decode steps, put together.
 Data in: control topics, chunks of peers; data out: an engine that serves a published version.
 Invariants: the engine generates while a version is fetched and verified; the pause covers the load only (promise 10);
-the version reported is the engine's own, after the load (promise 9). A fetch is superseded when what it brings has
-become useless (void, or beyond the staleness bound); one that is still of use is finished first, since a link slower
-than the steps would otherwise never finish one.
+the version reported is the engine's own, after the load (promise 9). A version that is staged is loaded when the
+engine's wave is released; until then the next one that is asked for takes its place (`Staging`: the state staged last
+is changed in place by the next fetch). A fetch is superseded when what it brings has become useless (void, or beyond
+the staleness bound); one that is still of use is finished first, since a link slower than the steps would otherwise
+never finish one.
 Failure: a failed fetch or load leaves the old version serving, is told once as a notice, and is tried again with a
 pause that doubles.
 """
@@ -42,6 +44,7 @@ class WeightSync:
         self._settings = settings
         self._pause_s = settings.fetch_retry_s
         self._not_before_s = context.clock.monotonic()
+        self._ready: Staged | None = None  # staged, and held back
 
     @property
     def may_take_prompts(self) -> bool:
@@ -49,19 +52,18 @@ class WeightSync:
         return self._chooser.may_take_prompts(self._engine.version)
 
     def advance(self) -> None:
-        """Load what is staged, and begin the fetch that is due. Never waits for a fetch."""
+        """Load what is staged when that is allowed, and begin the fetch that is due. Never waits for a fetch."""
         staged = self._staging.poll()
         if staged is not None:
             self._arrived(staged)
+        self._load_ready()
         fetching = self._staging.version
         if fetching is not None and not self._chooser.is_useful(fetching):
             self._context.events.notice("fetch_superseded", details={"version": str(fetching)})
             self._staging.cancel()
             fetching = None
         if fetching is None and self._context.clock.monotonic() >= self._not_before_s:
-            target = self._chooser.choose(self._engine.version)
-            if target is not None:
-                self._staging.begin(target, published=self._chooser.published)
+            self._begin()
         self._report()
 
     def close(self) -> None:
@@ -81,8 +83,25 @@ class WeightSync:
             self._context.metrics.count("weight_bytes", staged.result.bytes_fetched, direction="received")
             for notice in staged.result.notices:
                 self._context.events.notice("peer_fault", details={"fault": notice})
-        if self._chooser.survives(staged.manifest.version):
-            self._load(staged)
+        self._ready = staged
+
+    def _load_ready(self) -> None:
+        ready = self._ready
+        if ready is not None and self._chooser.may_load(ready.manifest.version, served=self._engine.version):
+            self._ready = None
+            self._load(ready)
+
+    def _begin(self) -> None:
+        """Begin to fetch what is wanted now, unless that is what is held back already."""
+        target = self._chooser.choose(self._engine.version)
+        held = None if self._ready is None else self._ready.manifest.version
+        if target is None or target.version == held:
+            return
+        if held is not None:
+            self._ready = None  # its tensors are about to be changed
+            self._context.events.notice("stage_superseded", details={"version": str(held), "by": str(target.version)})
+        chooser = self._chooser
+        self._staging.begin(target, published=chooser.published, rate_bytes_s=chooser.rate_bytes_s)
 
     def _load(self, staged: Staged) -> None:
         version, clock = staged.manifest.version, self._context.clock
@@ -96,6 +115,7 @@ class WeightSync:
                 self._failed("load_failed", version=version, error=error)
                 return
             self._context.metrics.observe("swap_pause_s", clock.monotonic() - began_s)
+            self._context.events.version = self._engine.version  # what is told of the swap tells the new version
         self._pause_s = self._settings.fetch_retry_s
         self._context.events.notice("swapped", details={"version": str(version)}, num_deltas=staged.num_deltas)
 

@@ -72,7 +72,7 @@ class HttpBackend:
         tokenizer = character_tokenizer(CHARACTERS, context_tokens=CONTEXT_TOKENS)
         tokenizer.save_pretrained(self._folder)
         self._state = {name: tensor.clone() for name, tensor in named_state(model)[0].items()}
-        server = InferenceServer(model, tokenizer).start()
+        server = InferenceServer(model, tokenizer, token_s=0.005).start()
         self._request.addfinalizer(server.close)
         # this model is so unsure at first that what its log-probabilities are of cannot be told from it
         settings = HttpSettings(base_urls=(server.url,), logprobs="processed")

@@ -51,7 +51,7 @@ class World:
         self.writer: Writer = self.log.writer(WriterSettings(linger_ms=0.0))
         store = self.folder / self.log.run / "weights" / "learner"
         store.mkdir(parents=True)
-        (store / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
+        (store.parent / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
 
     def learner(self) -> tuple[LearnerStage, StageContext]:
         """A learner that has not started."""

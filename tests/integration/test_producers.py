@@ -98,7 +98,7 @@ class Processes:
 def processes(kafka_log: KafkaLog, services: ServicesInfo, tmp_path: Path) -> Iterator[Processes]:
     world = World(log=kafka_log, folder=tmp_path, clock=SystemClock(), fields=RUN)
     token = load_or_create_token(world.run.folder / "peer-token")
-    peer = PeerServer(PeerSettings(store=world.store, token=token))
+    peer = PeerServer(PeerSettings(stores=[world.store], token=token))
     world.seeds = (peer.start(),)
     made = Processes(world, services.kafka_bootstrap)
     yield made

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 from redis import Redis
 
+from ops.services.server import ensure_started, ensure_stopped
+from ops.services.state import StateFile
+from ops.services.valkey import ValkeyServer
 from pipeline.lease import Lease, LeaseState
 from pipeline.redis_client import RedisClient
 from pipeline.weights.directory import PeerDirectory, PeerInfo
@@ -79,11 +83,19 @@ def test_an_ended_lease_goes_to_a_successor_with_a_higher_token(client: RedisCli
     assert (revived.state, revived.holder) == (LeaseState.LOST, "b")
 
 
-def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(
-    client: RedisClient, admin: Redis, run_name: str
-) -> None:
-    lease = Lease(client, key=f"rlweave:{run_name}:lease", owner="a", ttl_s=60)
-    admin.client_pause(1300, all=True)  # longer than both tries of 0.3 s each
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[str]:
+    """A server that only one test uses."""
+    server, state_file = ValkeyServer(tmp_path), StateFile(tmp_path)
+    ensure_started(server, state_file)
+    yield server.address(state_file.read(server.name).ports)
+    ensure_stopped(server, state_file)
+
+
+def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: str, run_name: str) -> None:
+    lease = Lease(RedisClient(own_redis, timeout_s=0.3), key=f"rlweave:{run_name}:lease", owner="a", ttl_s=60)
+    with Redis.from_url(own_redis) as admin:
+        admin.client_pause(1300, all=True)  # longer than both tries of 0.3 s each
     assert lease.acquire().state is LeaseState.UNKNOWN
     deadline = Deadline.after(10)
     while (result := lease.acquire()).state is LeaseState.UNKNOWN:

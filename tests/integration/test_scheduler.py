@@ -10,13 +10,15 @@ import pytest
 
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.stage import SchedulerStage
+from ops.services.model import ServicesInfo
 from pipeline.settings import RunSettings
 from pipeline.stage import make_context
 from schemas.errors import Fenced
-from schemas.records import Command
+from schemas.records import Command, StageEvent
+from tests.contract.logs import KafkaBackend
 from tests.unit.consumers.rewards.helpers import read_all
-from tests.unit.consumers.scheduler.test_stage import manifest
-from topics.catalog import COMMANDS, WEIGHTS
+from tests.unit.consumers.scheduler.rig import engines_heard, manifest, step_records
+from topics.catalog import COMMANDS, EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.log import Writer, WriterSettings
@@ -42,6 +44,8 @@ class Rig:
     def stage_version(self, step: int) -> None:
         """As the learner does: in a transaction."""
         with self.learner.transaction(deadline=Deadline.after(10)):
+            for partition, record in step_records(1, step, partitions=self.log.data_partitions, run=self.log.run):
+                self.learner.write(LEDGER, record, partition=partition)
             self.learner.write(WEIGHTS, replace(manifest(1, step), run=self.log.run))
 
     def commands(self, kind: str) -> list[Command]:
@@ -98,3 +102,24 @@ def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
     print(f"staged to commanded, median {sorted(delays_s)[5] * 1000:.1f} ms")
     assert sorted(delays_s)[5] < 0.5
     assert str(rig.commands("publish")[-1].version) == "1.10"
+
+
+def test_events_that_retention_took_are_counted_and_reading_goes_on(rig: Rig, services: ServicesInfo) -> None:
+    """Row 8: the scheduler stood still until part of what it had not read was gone."""
+    scheduler = rig.scheduler()
+    scheduler.turn()
+    assert scheduler._reader is not None
+    scheduler._reader.pause([("events", 0)])  # or the client would read ahead
+    wanted = scheduler._reader.positions()["events", 0]
+    engine = make_context(rig.log, run=RunSettings(name=rig.log.run, partitions=4), stage="rollout", instance="a")
+    for _ in range(30):
+        engine.events.heartbeat()
+    engine.events.close(deadline=Deadline.after(10))
+    end = rig.log.admin().describe()["events"][0][1]
+    KafkaBackend(rig.log, bootstrap=services.kafka_bootstrap).delete_before({("events", 0): end - 5})
+    scheduler._reader.resume([("events", 0)])
+    turn_until(scheduler, lambda: engines_heard(scheduler) == ["a"])
+    found = [event for event in read_all(rig.log, EVENTS) if isinstance(event, StageEvent)]
+    (lost,) = (event for event in found if event.name == "offsets_lost")
+    assert (lost.gauges["num_lost"], lost.gauges["resumed_at"]) == (end - 5 - wanted, end - 5)
+    assert lost.details == {"topic": "events", "partition": "0"}

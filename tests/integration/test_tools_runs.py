@@ -80,7 +80,9 @@ def test_topics_shows_what_is_there_and_what_is_wrong(written: Written) -> None:
     }
     assert (by_name["samples"]["partitions"], by_name["samples"]["num_offsets"]) == (PARTITIONS, 10)
     RawLog(written.bootstrap).delete([full_name(written.run, DEAD_LETTERS)])
-    wrong = written.call("topics", "--run", written.run)
+    deadline = Deadline.after(20)
+    while (wrong := written.call("topics", "--run", written.run)).return_value == 0:
+        deadline.check("the broker to list the topic no more")
     assert wrong.return_value == 1
     assert "the topic does not exist" in wrong.output
 

@@ -17,7 +17,7 @@ from schemas.errors import LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
-from topics.kafka.errors import cause_of, is_transient, translated, translating
+from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets
 from topics.lag import partition_lag
 from topics.log import PartitionLag
@@ -127,8 +127,12 @@ class KafkaAdmin:
         names = list(self._partition_counts())
         if names:
             for future in self._handle.client().delete_topics(names, request_timeout=REQUEST_TIMEOUT_S).values():
-                with translating("deleting topics"):
+                try:
                     future.result()
+                except KafkaException as exception:
+                    error = cause_of(exception)
+                    if not is_unknown_topic(error):  # it was gone before, and still listed for a moment
+                        raise translated(error, doing="deleting topics") from exception
         return names
 
     def _num_partitions(self, name: str) -> int:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from pipeline.engines.base import StateTensor
 from pipeline.engines.http.exchange import HttpHost, Scored
 from pipeline.engines.http.probe import Reference
@@ -24,7 +26,6 @@ from pipeline.engines.http.staging import Staged, clear_folders, own_arrays, sta
 from pipeline.engines.http.stamps import Stamp, Stamps
 from pipeline.engines.http.verdict import TOLERANCES, Before, Logprobs, problem
 from pipeline.engines.vllm.exchange import SwapBroken, SwapRefused
-from pipeline.weights.arrays import Array
 from schemas.errors import EngineError
 from schemas.records import Version
 
@@ -165,7 +166,7 @@ class Loader:
         wanted = self._plan.settings.probe
         return wanted == "always" or (wanted == "auto" and not self._host.facts.checks_weights)
 
-    def _staged(self, version: Version, own: Mapping[str, Array]) -> Staged | None:
+    def _staged(self, version: Version, own: Mapping[str, Tensor]) -> Staged | None:
         update = self._host.facts.update
         if update == "plugin":
             return stage_sealed(own, version=version, ties=self._plan.ties)

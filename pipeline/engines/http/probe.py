@@ -14,14 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from pipeline.engines.http.verdict import Logprobs
 from pipeline.engines.model_dir import LOADER_ERRORS, named_state, quiet_transformers
-from pipeline.weights.arrays import Array
 from schemas.errors import EngineError
 
 NUM_PROMPTS = 4
@@ -46,13 +44,13 @@ class Reference:
         self._model_dir = model_dir
         self._model: PreTrainedModel | None = None
 
-    def logprobs(self, own: Mapping[str, Array], prompts: list[list[int]]) -> Logprobs:
+    def logprobs(self, own: Mapping[str, Tensor], prompts: list[list[int]]) -> Logprobs:
         """Of every token but the first of each prompt, under these weights.
 
         Raises:
             EngineError: the model cannot be computed here.
         """
-        tensors = {name: _tensor(array) for name, array in own.items()}
+        tensors = {name: tensor.detach().to("cpu") for name, tensor in own.items()}
         try:
             model = self._bound(tensors)
             with torch.inference_mode():
@@ -102,9 +100,3 @@ def _parameter(model: PreTrainedModel, name: str) -> Tensor:
     module, _, leaf = name.rpartition(".")
     found: Tensor = getattr(model.get_submodule(module), leaf)
     return found
-
-
-def _tensor(array: Array) -> Tensor:
-    if isinstance(array, np.ndarray):
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    return array.detach().to("cpu")

@@ -15,11 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from pipeline.engines.base import StateTensor
 from pipeline.engines.http.exchange import Folder, SealedFile, Source
-from pipeline.engines.vllm.sealed import SealedState, plain_arrays, seal
+from pipeline.engines.live_weights import as_tensor
+from pipeline.engines.vllm.sealed import PRINTS_PREFIX, SealedState, seal
+from pipeline.engines.vllm.verifying import prints_of
 from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_content, say_dtype
-from pipeline.weights.arrays import Array, same_content, wire_dtype_of
+from pipeline.weights.arrays import same_content, wire_dtype_of
 from schemas.errors import EngineError, WeightsError
 from schemas.records import Version
 
@@ -40,13 +44,13 @@ class Staged:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def own_arrays(state: Mapping[str, StateTensor], *, ties: Mapping[str, str]) -> dict[str, Array]:
+def own_arrays(state: Mapping[str, StateTensor], *, ties: Mapping[str, str]) -> dict[str, Tensor]:
     """The tensors of a state without tied names.
 
     Raises:
         EngineError: one is no tensor, or a tied name has other values than its owner.
     """
-    own = plain_arrays(state)
+    own = {name: as_tensor(name, value) for name, value in state.items()}
     for alias, owner in ties.items():
         tied = own.pop(alias, None)
         if tied is not None and not same_content(tied, own[owner]):
@@ -58,17 +62,19 @@ def own_arrays(state: Mapping[str, StateTensor], *, ties: Mapping[str, str]) -> 
     return own
 
 
-def stage_sealed(own: Mapping[str, Array], *, version: Version, ties: Mapping[str, str]) -> Staged:
-    """Stage for the plug-in.
+def stage_sealed(own: Mapping[str, Tensor], *, version: Version, ties: Mapping[str, str]) -> Staged:
+    """Stage for the plug-in, with what its check will compare with.
 
     Raises:
         EngineError: no memory.
     """
-    sealed = seal(own, name=str(version))
+    matrices = {name: tensor for name, tensor in own.items() if tensor.ndim == 2 and tensor.is_floating_point()}
+    prints = {f"{PRINTS_PREFIX}{name}": prints_of(tensor) for name, tensor in matrices.items()}
+    sealed = seal({**own, **prints}, name=str(version))
     return Staged(source=SealedFile(path=sealed.path, ties=ties), sealed=sealed)
 
 
-def stage_folder(own: Mapping[str, Array], *, version: Version, model: Path, parent: Path) -> Staged:
+def stage_folder(own: Mapping[str, Tensor], *, version: Version, model: Path, parent: Path) -> Staged:
     """Stage as a model directory under `parent`.
 
     Args:

@@ -2,7 +2,7 @@
 
 Role: the order of a swap at one server, and its way back.
 Data in: a source of weights and the label of the tokens that follow. Data out: none, or which of two ways it failed.
-Order: (1) drain, where requests must not go on over a swap; (2) pause; (3) load and label; (4) resume.
+Order: (1) begin, and drain where requests must not go on over a swap; (2) pause; (3) load and label; (4) resume.
 Invariants: the pause is a lease (promise 10): its time is kept here, on the loop's thread, so it ends when the caller
 is gone. Up to (3) a failure changes nothing and generation resumes; in (3) it may have left a mix, and then nothing is
 resumed or sent before a whole load.
@@ -52,11 +52,15 @@ class Swapper:
             SwapBroken: the weights may be a mix.
         """
         loop = asyncio.get_running_loop()
+        try:
+            await updates.begin(self._wire)
+        except EngineError as error:
+            raise SwapRefused(f"{error.message}; the old version is still served", hint=error.hint) from error
         if in_flight == "drain" or not updates.can_keep:
             await self._sender.quiesce(limit_s=self._settings.drain_limit_s if in_flight == "drain" else 0.0)
         ends_s = loop.time() + self.lease_s
+        paused_s = loop.time()
         try:
-            paused_s = loop.time()
             await self._until(ends_s, updates.pause(self._wire, in_flight=in_flight), what="the pause")
         except EngineError as error:
             await self._go_on(updates)

@@ -7,7 +7,7 @@ Failure: `NoAnswer`, `Refusal`, `BadAnswer` of `wire.py`. A refusal whose text h
 
 | way | server | routes |
 | --- | --- | --- |
-| plugin | vLLM | pause, start_weight_update, update_weights, finish_weight_update, resume |
+| plugin | vLLM | start_weight_update, pause, update_weights, finish_weight_update, resume |
 | disk | vLLM | pause, collective_rpc (reload_weights), update_weight_version, resume |
 | disk | SGLang | update_weights_from_disk |
 
@@ -53,6 +53,10 @@ class Updates(Protocol):
         """
         ...
 
+    async def begin(self, wire: Wire) -> None:
+        """What can be said before the pause; the server generates on."""
+        ...
+
     async def pause(self, wire: Wire, *, in_flight: InFlight) -> None:
         """Stop generation after the current step."""
         ...
@@ -79,6 +83,9 @@ class VllmPause:
             raise EngineError(
                 f"the vLLM at {wire.base_url} has no routes for weight updates: {error.message}", hint=DEV_MODE_HINT
             ) from error
+
+    async def begin(self, wire: Wire) -> None:
+        """Nothing."""
 
     async def pause(self, wire: Wire, *, in_flight: InFlight) -> None:
         """See `Updates.pause`."""
@@ -110,15 +117,18 @@ class VllmPlugin(VllmPause):
                 '--weight-transfer-config \'{"backend": "rlweave_sealed_file"}\'',
             ) from error
 
+    async def begin(self, wire: Wire) -> None:
+        """See `Updates.begin`. An update that was given up before did nothing yet, so it is the same as a new one."""
+        try:
+            await wire.post("/start_weight_update")
+        except Refusal as error:
+            if "already active" not in error.message:
+                raise
+
     async def load(self, wire: Wire, *, source: Source, label: str, limit_s: float) -> None:
         """See `Updates.load`."""
         if not isinstance(source, SealedFile):
             raise BadAnswer(f"the plug-in loads sealed files, not a {type(source).__name__}")
-        try:
-            await wire.post("/start_weight_update", limit_s=limit_s)
-        except Refusal as error:  # one that was given up before did nothing yet, so it is the same as a new one
-            if "already active" not in error.message:
-                raise
         info = {"path": source.path, "ties": dict(source.ties), "verify": True}
         await wire.post("/update_weights", {"update_info": info}, limit_s=limit_s)
         await wire.post("/finish_weight_update", {"weight_version": label}, limit_s=limit_s)
@@ -147,6 +157,9 @@ class SglangDisk:
 
     async def prepare(self, wire: Wire) -> None:
         """Nothing: this way leaves no pause behind."""
+
+    async def begin(self, wire: Wire) -> None:
+        """Nothing."""
 
     async def pause(self, wire: Wire, *, in_flight: InFlight) -> None:
         """Nothing: requests were drained."""

@@ -15,15 +15,12 @@ import os
 import weakref
 from collections.abc import Mapping
 
-import numpy as np
-import torch
-
-from pipeline.engines.base import StateTensor
 from pipeline.model_folder import safetensors_content
 from pipeline.weights.arrays import Array
 from schemas.errors import EngineError
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+PRINTS_PREFIX = "rlweave.prints:"  # before a tensor's name: what `verifying` knows of it, not part of the state
 
 
 class SealedState:
@@ -72,17 +69,3 @@ def is_sealed(fd: int) -> bool:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     except OSError:  # not a memfd
         return False
-
-
-def plain_arrays(state: Mapping[str, StateTensor]) -> dict[str, Array]:
-    """A state whose values are numpy arrays or torch tensors.
-
-    Raises:
-        EngineError: one is something else.
-    """
-    arrays: dict[str, Array] = {}
-    for name, value in state.items():
-        if not isinstance(value, np.ndarray | torch.Tensor):
-            raise EngineError(f"{name} is a {type(value).__name__}; allowed are numpy arrays and torch tensors")
-        arrays[name] = value
-    return arrays

@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from ops.export import export_version
 from pipeline.engines.model_dir import load_model, named_state, quiet_transformers
 from pipeline.engines.tiny import make_tiny_model
+from pipeline.weights import listing
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
+from pipeline.weights.listing import set_apart
 from pipeline.weights.manifest import build_manifest
 from pipeline.weights.peer import PeerServer, PeerSettings
 from pipeline.weights.series import SeriesSettings, VersionSeries
@@ -24,16 +26,17 @@ from schemas.records import Manifest, Version
 
 
 class Run:
-    """A run's folder with three versions: an anchor and two deltas."""
+    """A run's folder with three versions: an anchor and two deltas. A model directory that is there is taken."""
 
     def __init__(self, root: Path, *, wire_dtype: str | None, seeds: tuple[str, ...] = ()) -> None:
         self.folder, self.model_dir, self.target = root / "run", root / "model", root / "out"
-        make_tiny_model(self.model_dir, seed=1)
+        if not self.model_dir.exists():
+            make_tiny_model(self.model_dir, seed=1)
         self.model = load_model(self.model_dir, device="cpu", dtype="float32")
         self.store = ChunkStore(self.folder / "weights" / "learner", max_bytes=2**30)
+        target = StoreTarget(store=self.store, chunk_bytes=65_536)
         series = VersionSeries(
-            SeriesSettings(anchor_every=9, max_delta_share=0.5, wire_dtype=wire_dtype),
-            target=StoreTarget(store=self.store, chunk_bytes=65_536),
+            SeriesSettings(anchor_every=9, max_delta_share=0.5, wire_dtype=wire_dtype), target=target
         )
         self.published: dict[Version, Manifest] = {}
         self.truth: dict[Version, dict[str, torch.Tensor]] = {}
@@ -43,9 +46,10 @@ class Run:
                 tensor.view(-1)[:: 50 + step].add_(0.25)
             version = Version(lineage=1, step=step)
             encoded = series.encode(series.snapshot(tensors, ties=ties), version=version)
-            self.published[version] = build_manifest(
+            manifest = build_manifest(
                 encoded.state, run="r", version=version, seeds=seeds, created_unix_ms=0, delta=encoded.delta
             )
+            self.published[version] = set_apart(manifest, target=target)
             self.truth[version] = {name: tensor.clone() for name, tensor in tensors.items()}
 
     def export(self, version: Version | None = None) -> Manifest:
@@ -83,11 +87,15 @@ def test_a_version_is_chosen_by_its_number(tmp_path: Path) -> None:
     assert torch.equal(own["model.norm.weight"], run.truth[wanted]["model.norm.weight"])
 
 
-def test_chunks_that_are_not_on_this_machine_come_from_peers(tmp_path: Path) -> None:
-    """Another machine's run folder, with the run's token."""
+@pytest.mark.parametrize("inline_bytes", [listing.MAX_INLINE_BYTES, 10])
+def test_chunks_that_are_not_on_this_machine_come_from_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    """Another machine's run folder, with the run's token; once with manifests that are listed apart."""
+    monkeypatch.setattr(listing, "MAX_INLINE_BYTES", inline_bytes)
     remote = ChunkStore(tmp_path / "remote" / "run" / "weights" / "learner", max_bytes=2**30)
     token = load_or_create_token(tmp_path / "run" / "peer-token")
-    peer = PeerServer(PeerSettings(store=remote, token=token))
+    peer = PeerServer(PeerSettings(stores=[remote], token=token))
     try:
         there = Run(tmp_path / "remote", wire_dtype=None, seeds=(peer.start(),))
         here = tmp_path / "here"
@@ -105,6 +113,16 @@ def test_a_version_that_is_not_there_names_those_that_are(tmp_path: Path) -> Non
     run.published.clear()
     with pytest.raises(WeightsError, match="no version is published"):
         run.export()
+
+
+def test_a_version_whose_manifest_is_listed_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_INLINE_BYTES", 10)
+    run = Run(tmp_path, wire_dtype="BF16")
+    record = run.published[Version(lineage=1, step=2)]
+    assert record.listing
+    assert run.export().state_digest == record.state_digest
+    own, _ = named_state(load_model(run.target, device="cpu", dtype="bfloat16"))
+    assert torch.equal(own["model.norm.weight"], run.truth[record.version]["model.norm.weight"].bfloat16())
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_behind(tmp_path: Path) -> None:

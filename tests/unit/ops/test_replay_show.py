@@ -10,10 +10,10 @@ import pytest
 from ops.replay.show import View, json_line, lines_of
 from schemas.codec import encode, headers_of, key_of
 from schemas.packed import pack_f32
-from schemas.records import Record
+from schemas.records import Command, Record
 from tests.unit.ops.little_run import sample
 from tests.unit.schemas.examples import EXAMPLES
-from topics.catalog import CATALOG, SAMPLES, WEIGHTS, Topic
+from topics.catalog import CATALOG, COMMANDS, SAMPLES, WEIGHTS, Topic
 from topics.kafka.raw import RawRecord
 
 
@@ -51,6 +51,11 @@ def test_json_lines_keep_every_field_in_order(record: Record) -> None:
     assert list(line) == ["topic", "partition", "offset", "unix_ms", "key", "type", "record"]
     assert list(line["record"]) == list(type(record).__dataclass_fields__)
     assert json_line(topic_of(record), raw(record)) == json_line(topic_of(record), raw(record))
+
+
+def test_a_publish_command_tells_its_wave() -> None:
+    command = next(record for record in EXAMPLES if isinstance(record, Command))
+    assert "publish to rollout: version 1.6, wave 2 of 2, " in "\n".join(lines_of(COMMANDS, raw(command), view="text"))
 
 
 def test_packed_arrays_are_lists_and_what_json_lacks_has_a_name() -> None:

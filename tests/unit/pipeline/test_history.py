@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.history import ClosedSet, LedgerView, Lineages
 from schemas.errors import RecordInvalid
-from schemas.records import LedgerSealed, LineageStarted, Outcome
+from schemas.records import LedgerSealed, LineageStarted, Outcome, Version
 
 
 def lineage(number: int, *, parent: int, branch: int, seq: int = 0) -> LineageStarted:
@@ -164,3 +164,46 @@ def test_a_closed_set_in_order_keeps_only_its_watermark() -> None:
 def test_a_malformed_closed_set_is_refused(values: dict[str, int | list[int]]) -> None:
     with pytest.raises(ValueError, match="watermark"):
         ClosedSet.from_json(values)
+
+
+def version(lineage: int, step: int) -> Version:
+    return Version(lineage=lineage, step=step)
+
+
+def test_the_horizon_is_the_last_step_trained_in_the_surviving_history() -> None:
+    view = LedgerView(1)
+    assert [view.horizon] == [None]
+    assert not view.is_made(version(1, 0))
+    view.add(0, lineage(1, parent=0, branch=0))
+    assert view.horizon == version(1, 0), "version 0 is published before anything is trained"
+    view.add(0, outcome(0, at=(1, 3), result="dropped"))
+    assert view.horizon == version(1, 0), "a drop carries the step in progress"
+    view.add(0, outcome(1, at=(1, 3)))
+    assert view.horizon == version(1, 3)
+    assert view.is_made(version(1, 2))
+    assert view.is_made(version(1, 3))
+    assert not view.is_made(version(1, 4))
+    assert not view.is_made(version(1, 2**62))
+    assert not view.is_made(version(2, 3))
+
+
+def test_a_new_lineage_has_come_as_far_as_its_branch() -> None:
+    view = LedgerView(1)
+    view.add(0, lineage(1, parent=0, branch=0))
+    view.add(0, outcome(0, at=(1, 9)))
+    view.add(0, lineage(2, parent=1, branch=5))
+    assert view.horizon == version(2, 5), "what a restored learner publishes first"
+    assert view.is_made(version(2, 5))
+    assert view.is_made(version(1, 5))
+    assert not view.is_made(version(1, 6))
+    assert not view.is_made(version(2, 6))
+    view.add(0, outcome(1, at=(2, 6)))
+    assert view.is_made(version(2, 6))
+    view.add(0, lineage(7, parent=0, branch=0))
+    assert view.horizon == version(7, 0), "a history without parent begins anew"
+
+
+def test_a_parent_that_the_ledger_forgot_still_says_how_far_it_came() -> None:
+    view = LedgerView(1)
+    view.add(0, lineage(4, parent=3, branch=7))
+    assert view.horizon == version(4, 7)

@@ -76,7 +76,7 @@ def world_with_peer(log: Log, *, folder: Path, clock: Clock, fields: Mapping[str
     """A world whose manifests name a running peer."""
     world = World(log=log, folder=folder, clock=clock, fields=fields)
     store = ChunkStore(world.run.folder / "weights" / "learner", max_bytes=2**30)
-    peer = PeerServer(PeerSettings(store=store, token=load_or_create_token(world.run.folder / "peer-token")))
+    peer = PeerServer(PeerSettings(stores=[store], token=load_or_create_token(world.run.folder / "peer-token")))
     world.seeds = (peer.start(),)
     return world, peer
 

@@ -64,9 +64,13 @@ class Line:
             delta=encoded.delta,
         )
         self.manifests.append(manifest)
-        self.world.write((WEIGHTS, replace(manifest, **altered), None))  # type: ignore[arg-type]
+        self.world.write((WEIGHTS, replace(self.record_of(manifest), **altered), None))  # type: ignore[arg-type]
         if not quiet:
             self.world.command("publish", version=version)
+        return manifest
+
+    def record_of(self, manifest: Manifest) -> Manifest:
+        """What goes on the topic."""
         return manifest
 
     def retire(self, *steps: int) -> None:

@@ -261,5 +261,5 @@ def test_only_the_latest_version_stays_pinned(rollouts: Rollouts, engine: Script
     for step in range(3):
         world.publish(1, step, command=True)
         until(stage, partial(serves, engine, version(step)))
-    assert list(stage._started().weights._staging._store.pins()) == ["rollout.1.2"]
+    assert list(stage._started().weights._staging._store.pins()) == ["rollout-0.1.2"]
     assert rollouts.metrics_of(stage)["weight_bytes{direction=received}"] == 24

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline.engines.scripted import scripted_state
 from pipeline.settings import RunSettings
@@ -31,6 +32,7 @@ from topics.clock import Clock, Deadline
 from topics.log import Log, ReaderHooks, ReaderSettings, WriterSettings
 
 START_S = 20.0
+FAR_GROUP = 1_000_000  # groups that no test asks for
 
 
 @dataclass
@@ -55,11 +57,22 @@ class World:
             self.log if log is None else log, run=self.run, stage=stage, clock=self.clock, instance=instance
         )
 
-    def write(self, *records: tuple[Topic, Record, int | None]) -> None:
-        """One transaction."""
+    def write(self, *records: tuple[Topic, Record, int | None], backed: bool = True) -> None:
+        """One transaction. With a manifest goes an outcome that shows its step as trained, as the learner's do.
+
+        Args:
+            backed: False: without, as somebody who forges a manifest.
+        """
+        steps = [record.version for _, record, _ in records if isinstance(record, Manifest) and record.version.step]
+        trained = [self._trained(version) for version in steps if backed]
         with self.writer.transaction(deadline=Deadline.after(START_S)):
-            for topic, record, partition in records:
+            for topic, record, partition in (*trained, *records):
                 self.writer.write(topic, record, partition=partition)
+
+    def _trained(self, version: Version) -> tuple[Topic, Record, int | None]:
+        group = FAR_GROUP + version.lineage * 10_000 + version.step
+        record = self.outcome(group, lineage=version.lineage, step=version.step, result=Result.TRAINED)
+        return (LEDGER, record, None)
 
     def lineage(self, lineage: int, *, parent: int = 0, branch_step: int = 0) -> None:
         record = LineageStarted(
@@ -73,12 +86,12 @@ class World:
         )
         self.write(*((LEDGER, record, partition) for partition in range(self.log.data_partitions)))
 
-    def publish(self, lineage: int, step: int, *, command: bool = False) -> Manifest:
+    def publish(self, lineage: int, step: int, *, command: bool = False, backed: bool = True) -> Manifest:
         """A version whose weights say `step`."""
         state = encode_state(scripted_state(step), ties={}, wire_dtype=None, store=self.store)
         version = Version(lineage=lineage, step=step)
         manifest = build_manifest(state, run=self.log.run, version=version, seeds=self.seeds, created_unix_ms=0)
-        self.write((WEIGHTS, manifest, None))
+        self.write((WEIGHTS, manifest, None), backed=backed)
         if command:
             self.command("publish", version=version)
         return manifest
@@ -107,8 +120,7 @@ class World:
         target: str = "rollout",
         epoch: int = 1,
         version: Version | None = None,
-        rate: float | None = None,
-        drain: bool | None = None,
+        **fields: Any,
     ) -> None:
         record = Command(
             run=self.log.run,
@@ -118,9 +130,8 @@ class World:
             seq=self._next(),
             reason="test",
             version=version,
-            rate=rate,
-            drain=drain,
             issued_unix_ms=0,
+            **fields,
         )
         self.plain.write(COMMANDS, record)
         self.plain.flush(deadline=Deadline.after(START_S))

@@ -138,6 +138,10 @@ _COMMAND = Command(
     rate=1.5,
     drain=False,
     issued_unix_ms=NOW_MS,
+    targets=("rollout-0", "rollout-1", "rollout-2"),
+    waves=(("rollout-2",), ("rollout-0", "rollout-1")),
+    wave=1,
+    rates={"weights": 25e6},
 )
 
 _MANIFEST = Manifest(
@@ -155,6 +159,9 @@ _MANIFEST = Manifest(
     num_bytes=4096,
     seeds=("http://127.0.0.1:8000",),
     created_unix_ms=NOW_MS,
+    delta_chunks=(ChunkRef(digest="de" * 32, num_bytes=77),),
+    listing=(ChunkRef(digest="fa" * 32, num_bytes=600),),
+    delta_bytes=77,
 )
 
 EXAMPLES: tuple[Record, ...] = (

@@ -14,7 +14,7 @@ import pytest
 from schemas.codec import Codec
 from schemas.errors import CodecError
 from schemas.evolution import Reading, check_evolution
-from schemas.records import Record, Sample
+from schemas.records import Command, Record, Sample
 from schemas.registry import Registry, SchemaVersion, directory_of, record_types, shipped
 from tests.unit.schemas.examples import EXAMPLES, SAMPLE
 
@@ -259,3 +259,20 @@ def test_no_item_of_an_array_or_map_takes_no_bytes() -> None:
         for version in shipped().versions_of(name):
             assert '"items": "null"' not in json.dumps(version.schema, default=repr)
             assert '"fields": []' not in json.dumps(version.schema, default=repr)
+
+
+def test_a_release_of_command_v1_reads_v2_without_waves_and_v2_reads_v1_as_all_at_once() -> None:
+    versions = shipped().versions_of("Command")
+    new = Codec(Registry(versions, types={"Command": Command}))
+    v1_fields = [field["name"] for field in versions[0].schema["fields"]]
+    old_type = dataclasses.make_dataclass(
+        "Command", [(field.name, field.type) for field in dataclasses.fields(Command) if field.name in v1_fields]
+    )
+    old_type.__module__ = Command.__module__
+    old = Codec(Registry(versions[:2], types={"Command": old_type}, current={"Command": 1}))
+    command = next(record for record in EXAMPLES if isinstance(record, Command))
+    read = old.decode(new.encode(command))
+    assert {name: getattr(read, name) for name in v1_fields} == {name: getattr(command, name) for name in v1_fields}
+    assert not hasattr(read, "waves")
+    back = cast("Command", new.decode(old.encode(read)))
+    assert back == dataclasses.replace(command, targets=(), waves=(), wave=0, rates={})

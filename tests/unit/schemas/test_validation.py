@@ -12,8 +12,8 @@ import pytest
 from schemas.errors import CodecError, RecordInvalid
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.reasons import Reason
-from schemas.records import Message, Outcome, PromptGroup, Record, Sample, SamplingParams, Version, VersionRun
-from schemas.validation import MAX_GROUP_SIZE, check_possible, check_prompt, check_reward, check_sample
+from schemas.records import Command, Message, Outcome, PromptGroup, Record, Sample, SamplingParams, Version, VersionRun
+from schemas.validation import MAX_EPOCH, MAX_GROUP_SIZE, check_possible, check_prompt, check_reward, check_sample
 from tests.unit.schemas.examples import PROMPT, REWARD, SAMPLE, long_sample
 
 V = Version(lineage=1, step=5)
@@ -174,3 +174,11 @@ def test_a_group_below_0_is_no_record(record: Record) -> None:
 def test_what_no_stage_could_digest_is_no_record(record: PromptGroup | Outcome, said: str) -> None:
     with pytest.raises(CodecError, match=said):
         check_possible(record)
+
+
+@pytest.mark.parametrize("epoch", [-1, MAX_EPOCH + 1, 2**63 - 1])
+def test_a_command_of_an_epoch_without_successor_is_no_record(epoch: int) -> None:
+    command = Command(run="r", target="all", kind="heartbeat", epoch=MAX_EPOCH, seq=0, reason="", issued_unix_ms=0)
+    check_possible(command)
+    with pytest.raises(CodecError, match=f"epoch {epoch}, epochs are 0 to"):
+        check_possible(dataclasses.replace(command, epoch=epoch))

@@ -12,8 +12,10 @@ from torch import nn
 
 from consumers.learner.publisher import Publisher, Staged
 from pipeline.settings import WeightsSettings
+from pipeline.weights import listing
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.held import HeldState
+from pipeline.weights.listing import open_listing
 from pipeline.weights.manifest import all_chunks
 from pipeline.weights.route import find_route
 from pipeline.weights.state import decode_state
@@ -29,7 +31,7 @@ class Rig:
     def __init__(self, folder: Path, **fields: object) -> None:
         self.store = ChunkStore(folder, max_bytes=1)  # nothing stays that is not needed
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
+        (folder.parent / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
         self.model = nn.Linear(100, 60)
         self.settings = WeightsSettings.model_validate(
             {"anchor_every": 5, "keep_versions": 3, "chunk_bytes": 4096, **fields}
@@ -101,6 +103,52 @@ def test_a_restored_learner_begins_with_an_anchor(rig: Rig) -> None:
         for manifest in rig.listed.values():
             rig.fetch(manifest, published=rig.listed)
     assert {version.lineage for version in rig.listed} == {2}
+
+
+def test_listings_are_kept_as_long_as_what_they_list(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests too large for a record: nothing that a listed version needs is swept, also after a restart."""
+    monkeypatch.setattr(listing, "MAX_INLINE_BYTES", 500)  # anchors are over it, deltas are not
+    for _ in range(8):
+        rig.publish()
+    assert {bool(manifest.listing) for manifest in rig.listed.values() if manifest.encoding == "full"} == {True}
+    assert {bool(manifest.listing) for manifest in rig.listed.values() if manifest.encoding == "delta"} == {False}
+    rig.publisher = rig.new_publisher()
+    rig.publisher.adopt(list(rig.listed.values()))
+    for _ in range(4):
+        rig.publish(lineage=2)
+        opened = [open_listing(manifest, store=rig.store) for manifest in rig.listed.values()]
+        for manifest in rig.listed.values():
+            rig.fetch(manifest, published=rig.listed)
+        needed = {each.digest for manifest in (*opened, *rig.listed.values()) for each in all_chunks(manifest)}
+        assert {path.name for path in (rig.store.root / "chunks").glob("*/*")} == needed
+    assert {version.lineage for version in rig.listed} == {2}
+
+
+def test_a_listing_that_was_lost_does_not_stop_a_restored_learner(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_INLINE_BYTES", 500)
+    first = rig.publish()
+    rig.store.path_of(first.manifest.listing[0].digest).unlink()
+    rig.publisher = rig.new_publisher()
+    rig.publisher.adopt(list(rig.listed.values()))
+    staged = rig.publish(lineage=2)
+    rig.fetch(staged.manifest, published=rig.listed)
+
+
+def test_a_listing_that_cannot_be_stored_is_an_error_and_its_version_is_nobodys_base(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.publish()
+
+    def full(*_: object, **__: object) -> None:
+        raise WeightsError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("consumers.learner.publisher.set_apart", full)
+        rig.change()
+        rig.publisher.begin(rig.model, version=Version(lineage=1, step=1))
+        with pytest.raises(WeightsError, match="no space left"):
+            rig.publisher.poll(wait_s=None)
+    assert rig.publish().manifest.base is None
 
 
 def test_figures_say_what_travelled(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumers.scheduler.policy import CommandDraft, decide
 from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.signals import InstanceSeen, LagKey, Snapshot, Standing
+from consumers.scheduler.snapshot import InstanceSeen, LagKey, Publishing, Snapshot, Standing
 from schemas.records import Version
 
 SETTINGS = SchedulerSettings(heartbeat_s=1.0, silence_s=10.0, settle_s=5.0, pause_lag_records=100)
@@ -50,13 +50,22 @@ def snapshot(
         instances=instances,
         staged=staged,
         lag=known,
-        standing=Standing(published=published, rate=rate, heartbeat_s=heartbeat_s),
+        standing=Standing(publish=publishing(published), rate=rate, heartbeat_s=heartbeat_s),
     )
+
+
+def publishing(version: Version | None) -> Publishing | None:
+    return None if version is None else Publishing(version=version)
+
+
+def version_of(draft: CommandDraft) -> Version | None:
+    return None if draft.publish is None else draft.publish.version
 
 
 def brief(drafts: list[CommandDraft]) -> list[str]:
     return [
-        f"{draft.target}/{draft.kind} {draft.version if draft.kind == 'publish' else draft.rate}" for draft in drafts
+        f"{draft.target}/{draft.kind} {version_of(draft) if draft.kind == 'publish' else draft.rate}"
+        for draft in drafts
     ]
 
 
@@ -161,19 +170,20 @@ def test_one_command_per_key_bounded_and_repeatable(seen: Snapshot) -> None:
 def test_only_the_newest_staged_version_is_published_and_never_an_older_one(seen: Snapshot) -> None:
     for draft in decide(seen, SETTINGS):
         if draft.kind == "publish":
-            assert draft.version is not None
-            assert draft.version == max(seen.staged)
-            assert seen.standing.published is None or draft.version > seen.standing.published
+            version = version_of(draft)
+            assert version is not None
+            assert version == max(seen.staged)
+            assert seen.standing.published is None or version > seen.standing.published
 
 
 @given(snapshots)
 def test_a_decision_carried_out_leaves_nothing_to_do(seen: Snapshot) -> None:
     standing = seen.standing
-    published, rate = standing.published, standing.rate
+    publish, rate = standing.publish, standing.rate
     for draft in decide(seen, SETTINGS):
-        published = draft.version if draft.kind == "publish" else published
+        publish = draft.publish if draft.kind == "publish" else publish
         rate = draft.rate if draft.kind == "rate" else rate
-    after = Standing(published=published, rate=rate, heartbeat_s=NOW_S)
+    after = Standing(publish=publish, rate=rate, heartbeat_s=NOW_S)
     settled = Snapshot(
         now_s=NOW_S,
         observed_s=seen.observed_s,

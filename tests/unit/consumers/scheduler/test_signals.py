@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from consumers.scheduler.lag_watch import LagWatch, total
-from consumers.scheduler.signals import Signals, Standing
+from consumers.scheduler.signals import Signals
+from consumers.scheduler.snapshot import Standing
+from pipeline.history import LedgerView
 from schemas.errors import LogUnavailable
-from schemas.records import StageEvent, Version
+from schemas.records import LineageStarted, Outcome, StageEvent, Version
 from topics.catalog import SAMPLES, Topic
 from topics.clock import ManualClock
 from topics.log import PartitionLag
@@ -23,8 +25,21 @@ def event(seq: int, kind: str, name: str, **changes: object) -> StageEvent:
     return StageEvent(run="r", seq=seq, kind=kind, name=name, **(values | changes))  # type: ignore[arg-type]
 
 
+def ledger_to(step: int) -> LedgerView:
+    """A first lineage that trained `step` steps."""
+    ledger = LedgerView(1)
+    ledger.add(0, LineageStarted(run="r", lineage=1, parent=0, branch_step=0, seq=0, holder="h", started_unix_ms=0))
+    if step:
+        ledger.add(0, trained(step))
+    return ledger
+
+
+def trained(step: int) -> Outcome:
+    return Outcome(run="r", group=step, lineage=1, step=step, seq=step, result="trained", members=(), closed_unix_ms=0)
+
+
 def folded(*events: tuple[float, StageEvent]) -> Signals:
-    signals = Signals(began_s=0.0)
+    signals = Signals(began_s=0.0, ledger=LedgerView(1))
     for now_s, one in events:
         signals.add_event(one, now_s=now_s)
     return signals
@@ -80,12 +95,40 @@ def test_stopped_and_silent_instances_go() -> None:
     assert signals.forget_silent(now_s=12.1, after_s=10.0) == ["rollout-2"]
 
 
+def staged(signals: Signals) -> list[str]:
+    return [str(version) for version in signals.snapshot(now_s=0, lag={}, standing=Standing()).staged]
+
+
 def test_a_pruned_manifest_is_not_staged() -> None:
-    signals = Signals(began_s=0.0)
+    signals = Signals(began_s=0.0, ledger=ledger_to(3))
     for step in (2, 1, 3):
         signals.add_manifest(Version(lineage=1, step=step))
     signals.prune_manifest(Version(lineage=1, step=1))
-    assert [one.step for one in signals.snapshot(now_s=0, lag={}, standing=Standing()).staged] == [2, 3]
+    assert staged(signals) == ["1.2", "1.3"]
+
+
+def test_a_manifest_is_staged_once_the_ledger_shows_its_step_as_trained() -> None:
+    ledger = ledger_to(1)
+    signals = Signals(began_s=0.0, ledger=ledger)
+    for version in (Version(lineage=1, step=2), Version(lineage=1, step=10**9), Version(lineage=7, step=0)):
+        signals.add_manifest(version)
+    assert staged(signals) == []
+    ledger.add(0, trained(2))
+    snapshot = signals.snapshot(now_s=0, lag={}, standing=Standing())
+    assert (staged(signals), str(snapshot.horizon)) == (["1.2"], "1.2")
+
+
+def test_the_domain_comes_with_heartbeats_and_a_good_bye_is_remembered_for_a_while() -> None:
+    signals = folded(
+        (1.0, event(0, "heartbeat", "heartbeat", details={"domain": "east", "phase": "generating"})),
+        (1.0, event(1, "heartbeat", "heartbeat")),
+        (2.0, event(0, "notice", "stopped", instance="rollout-2")),
+    )
+    snapshot = signals.snapshot(now_s=2.0, lag={}, standing=Standing())
+    assert [one.domain for one in snapshot.instances] == ["east"]
+    assert snapshot.stopped == {"rollout-2"}
+    signals.forget_silent(now_s=12.1, after_s=10.0)
+    assert signals.snapshot(now_s=12.1, lag={}, standing=Standing()).stopped == frozenset()
 
 
 def lag(records: int | None) -> PartitionLag:

@@ -2,87 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-
 import pytest
 
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
-from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.stage import SchedulerStage, load_policy, version_of_key
-from pipeline.settings import RunSettings
-from pipeline.stage import StageContext, make_context
+from consumers.scheduler.stage import load_policy, version_of_key
 from schemas.codec import encode
 from schemas.errors import Fenced, PluginError
-from schemas.records import ChunkRef, Command, Manifest, TensorEntry, Version
+from schemas.records import Command, Version
 from tests.unit.consumers.rewards import plugins
 from tests.unit.consumers.rewards.helpers import HERE, read_all, sample, write_samples
+from tests.unit.consumers.scheduler.rig import Rig, turn_until
 from topics.catalog import COMMANDS, WEIGHTS
 from topics.clock import Deadline
 from topics.log import WriterSettings
-from topics.memory import MemoryLog
-
-FAST = {"heartbeat_s": 0.2, "interval_s": 0.1, "settle_s": 0.3, "lag_interval_s": 0.1}
-
-
-def manifest(lineage: int, step: int) -> Manifest:
-    return Manifest(
-        run="r",
-        version=Version(lineage=lineage, step=step),
-        tensors=(TensorEntry(name="w", dtype="F32", shape=(1,), num_bytes=4),),
-        chunks=(ChunkRef(digest="0" * 64, num_bytes=4),),
-        state_digest="0" * 64,
-        num_bytes=4,
-        seeds=(),
-        created_unix_ms=0,
-    )
-
-
-@dataclass
-class Rig:
-    """A run on the memory log."""
-
-    log: MemoryLog = field(default_factory=lambda: MemoryLog(run="r", data_partitions=2))
-    started: list[SchedulerStage | RewardStage] = field(default_factory=list)
-
-    def context(self, stage: str = "scheduler") -> StageContext:
-        return make_context(self.log, run=RunSettings(name="r", partitions=2, heartbeat_s=0.1), stage=stage)
-
-    def scheduler(self, **settings: float) -> SchedulerStage:
-        stage = SchedulerStage(self.context(), settings=SchedulerSettings.model_validate(FAST | settings))
-        stage.start(deadline=Deadline.after(10))
-        self.started.append(stage)
-        return stage
-
-    def stage_version(self, lineage: int, step: int) -> None:
-        writer = self.log.writer(WriterSettings())
-        writer.write(WEIGHTS, manifest(lineage, step))
-        writer.flush(deadline=Deadline.after(5))
-
-    def commands(self, kind: str) -> list[Command]:
-        found = [record for record in read_all(self.log, COMMANDS) if isinstance(record, Command)]
-        return [command for command in found if command.kind == kind]
-
-    def published(self) -> list[str]:
-        return [str(command.version) for command in self.commands("publish")]
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    plugins.down.clear()
-    rig = Rig()
-    yield rig
-    for stage in rig.started:
-        stage.stop(deadline=Deadline.after(5))
-
-
-def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        stage.turn()
 
 
 def test_each_newest_staged_version_is_published_once(rig: Rig) -> None:
@@ -192,7 +125,7 @@ def test_lag_of_rewards_becomes_a_gauge(rig: Rig) -> None:
 
 def test_commands_of_a_lower_epoch_on_the_topic_are_ignored(rig: Rig) -> None:
     writer = rig.log.writer(WriterSettings())
-    for epoch, step in ((5, 8), (4, 9)):
+    for epoch, step in ((5, 8), (4, 9)):  # under keys of their own, so that both stay
         version = Version(lineage=1, step=step)
         command = Command(
             run="r",

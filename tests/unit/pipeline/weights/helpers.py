@@ -49,7 +49,7 @@ def small_version(store: ChunkStore, *, seeds: tuple[str, ...] = ()) -> Manifest
 @contextmanager
 def honest_peer(store: ChunkStore, *, max_uploads: int = 16) -> Iterator[str]:
     """A real peer server over `store`; gives its URL."""
-    server = PeerServer(PeerSettings(store=store, token=TOKEN, max_uploads=max_uploads))
+    server = PeerServer(PeerSettings(stores=[store], token=TOKEN, max_uploads=max_uploads))
     url = server.start()
     try:
         yield url

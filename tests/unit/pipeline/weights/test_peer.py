@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from pipeline.weights.chunks import ChunkStore
-from pipeline.weights.peer import PEER_FILE, PeerServer, PeerSettings, read_peer_file
+from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer_file import PEER_FILE, read_peer_file
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
 from tests.unit.pipeline.weights.helpers import TOKEN, honest_peer, new_store
@@ -85,7 +86,7 @@ def test_the_hooks_count_bytes_and_refusals(store: ChunkStore) -> None:
     digest = store.put(bytes(100)).digest
     served: list[int] = []
     refused: list[int] = []
-    settings = PeerSettings(store=store, token=TOKEN, on_served_bytes=served.append, on_refused=refused.append)
+    settings = PeerSettings(stores=[store], token=TOKEN, on_served_bytes=served.append, on_refused=refused.append)
     server = PeerServer(settings)
     url = server.start()
     _request(url, f"/v1/chunks/{digest}")
@@ -106,7 +107,7 @@ def test_an_upload_that_takes_too_long_is_cut(store: ChunkStore) -> None:
         refused.append(status)
         cut.set()
 
-    server = PeerServer(PeerSettings(store=store, token=TOKEN, upload_limit_s=0.2, on_refused=on_refused))
+    server = PeerServer(PeerSettings(stores=[store], token=TOKEN, upload_limit_s=0.2, on_refused=on_refused))
     connection = http.client.HTTPConnection(urlsplit(server.start()).netloc, timeout=10)
     connection.request("GET", f"/v1/chunks/{digest}", headers={"Authorization": f"Bearer {TOKEN}"})
     assert cut.wait(10)  # the body is not read, so the socket's buffers fill
@@ -118,27 +119,31 @@ def test_an_upload_that_takes_too_long_is_cut(store: ChunkStore) -> None:
     assert refused == [408]
 
 
-def test_the_peer_file_says_where_while_it_runs(store: ChunkStore) -> None:
-    with honest_peer(store) as url:
-        assert read_peer_file(store.root) == {"url": url, "pid": os.getpid()}
-    assert read_peer_file(store.root) is None
+def test_the_peer_file_says_where_while_it_runs(store: ChunkStore, tmp_path: Path) -> None:
+    server = PeerServer(PeerSettings(stores=[store], token=TOKEN, folder=tmp_path / "run"))
+    url = server.start()
+    assert read_peer_file(tmp_path / "run") == {"url": url, "pid": os.getpid()}
+    server.stop()
+    assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_the_peer_file_of_a_successor_is_left_alone(store: ChunkStore) -> None:
-    with honest_peer(store):
-        (store.root / PEER_FILE).write_bytes(b'{"url": "http://127.0.0.1:1", "pid": 1}')
-    assert read_peer_file(store.root) == {"url": "http://127.0.0.1:1", "pid": 1}
+def test_the_peer_file_of_a_successor_is_left_alone(store: ChunkStore, tmp_path: Path) -> None:
+    server = PeerServer(PeerSettings(stores=[store], token=TOKEN, folder=tmp_path))
+    server.start()
+    (tmp_path / PEER_FILE).write_bytes(b'{"url": "http://127.0.0.1:1", "pid": 1}')
+    server.stop()
+    assert read_peer_file(tmp_path) == {"url": "http://127.0.0.1:1", "pid": 1}
 
 
 def test_a_port_in_use_is_a_clear_error(store: ChunkStore, url: str) -> None:
     port = urlsplit(url).port
     assert port is not None
     with pytest.raises(WeightsError, match=f"cannot listen on 127.0.0.1:{port}"):
-        PeerServer(PeerSettings(store=store, token=TOKEN, port=port)).start()
+        PeerServer(PeerSettings(stores=[store], token=TOKEN, port=port)).start()
 
 
 def test_the_token_is_not_in_the_settings_text(store: ChunkStore) -> None:
-    assert TOKEN not in repr(PeerSettings(store=store, token=TOKEN))
+    assert TOKEN not in repr(PeerSettings(stores=[store], token=TOKEN))
 
 
 def test_a_token_is_made_once_and_private(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ WAYS: list[Any] = [
     pytest.param("sglang", "disk", id="sglang disk"),
 ]
 ROUTES = {
-    ("vllm", "plugin"): ["/pause", "/start_weight_update", "/update_weights", "/finish_weight_update", "/resume"],
+    ("vllm", "plugin"): ["/start_weight_update", "/pause", "/update_weights", "/finish_weight_update", "/resume"],
     ("vllm", "disk"): ["/pause", "/collective_rpc", "/update_weight_version", "/resume"],
     ("sglang", "disk"): ["/update_weights_from_disk"],
 }

@@ -1,0 +1,114 @@
+"""What a decision is taken on: one frozen picture of the run.
+
+Role: the input of a policy; `signals` and `standing` make it, and so does a simulator.
+Data in and out: plain values. Times are local monotonic seconds.
+Invariants: unknown is None, never 0; nothing here is compared with a sender's clock (promise 13).
+Failure: none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from schemas.records import Version
+
+_REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
+LagKey = tuple[str, str]  # (consumer group, short topic name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSeen:
+    """What a reward consumer says of itself."""
+
+    name: str
+    group: str  # consumer group id
+    weight: float
+    breaker_open: bool
+
+    @property
+    def required(self) -> bool:
+        """True when its scores enter the training signal."""
+        return self.weight != 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSeen:
+    """The stage clock of one process."""
+
+    stage: str
+    instance: str
+    phase: str
+    phase_since_s: float  # when the phase was first seen
+    heard_s: float  # when it was last heard of
+    seq: int
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    version: Version | None = None  # served or reached; None: it has none yet
+    domain: str = ""  # label of its place in the network; empty: not known
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since it was heard of."""
+        return max(0.0, now_s - self.heard_s)
+
+    @property
+    def reward(self) -> RewardSeen | None:
+        """For reward consumers that have said so in a heartbeat."""
+        for name, weight in self.gauges.items():
+            if found := _REWARD_GAUGE.match(name):
+                breaker = self.gauges.get("breaker_open", 0.0)
+                return RewardSeen(name=found[1], group=found[2], weight=weight, breaker_open=breaker > 0)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publishing:
+    """The publish command in force."""
+
+    version: Version
+    targets: tuple[str, ...] = ()
+    waves: tuple[tuple[str, ...], ...] = ()
+    wave: int = 0
+    released_s: Mapping[str, float] = field(default_factory=dict)  # since when who may load has been waited for
+
+    @property
+    def released(self) -> tuple[tuple[str, ...], ...]:
+        """The waves that may load."""
+        return self.waves[: max(0, self.wave + 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The commands in force, as they stand on the compacted topic."""
+
+    publish: Publishing | None = None
+    rate: float | None = None  # groups per second; None: no limit
+    heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
+
+    @property
+    def published(self) -> Version | None:
+        """The version that engines were told to serve."""
+        return None if self.publish is None else self.publish.version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Input of the decision."""
+
+    now_s: float
+    observed_s: float  # how long this process has been listening
+    instances: tuple[InstanceSeen, ...] = ()  # ordered by name
+    stopped: frozenset[str] = frozenset()  # instances that said good-bye
+    staged: tuple[Version, ...] = ()  # versions of the surviving history with a manifest, ascending
+    horizon: Version | None = None  # the newest version that can exist; None: not known
+    lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
+    standing: Standing = Standing()
+
+    @property
+    def newest_staged(self) -> Version | None:
+        """The version staged last; None before the first."""
+        return self.staged[-1] if self.staged else None
+
+    def served(self) -> dict[str, Version | None]:
+        """Version served, per rollout instance."""
+        return {one.instance: one.version for one in self.instances if one.stage == "rollout"}

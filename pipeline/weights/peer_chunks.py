@@ -1,0 +1,195 @@
+"""The chunks of a host over HTTP: GET and HEAD, with ranges.
+
+Role: one resource of the peer server.
+Data in and out: files go from the page cache to the socket by sendfile; nothing is read or verified here, since every
+receiver verifies. A chunk is served as soon as it is in a store, so a host can serve while it still fetches.
+A request names its traffic class in the header `Rlweave-Class` (`weights` when it does not). All uploads of a class
+that has a rate share it, and go out in pieces.
+Invariants: at most `max_uploads` bodies are sent at once, more get 503 with Retry-After. None takes longer than
+`upload_limit_s`; with a rate that holds for each piece, as the waiting is ours.
+Failure: a failing request ends that request only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
+
+from pipeline.weights.chunks import ChunkStore, check_digest
+from pipeline.weights.rates import TokenBucket
+from schemas.errors import WeightsError
+
+CLASS_HEADER = "Rlweave-Class"
+DEFAULT_CLASS = "weights"
+_CLASS = re.compile(r"[a-z-]{1,32}")
+_BURST_S = 0.05  # of a class's rate
+_MIN_BURST_BYTES = 16 * 1024
+_MAX_PIECE_BYTES = 256 * 1024
+_PIECE_S = 0.02  # of a class's rate: many uploads at a low rate all move on within a receiver's patience
+_MIN_PIECE_BYTES = 4096
+_HEADERS = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes"}
+
+Stores = Callable[[], Sequence[ChunkStore]]
+Refuse = Callable[[int, str], web.Response]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadLimits:
+    """Bounds of what is sent."""
+
+    max_uploads: int
+    upload_limit_s: float
+    bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: as fast as it goes
+
+
+class ChunkResource:
+    """See the module.
+
+    Args:
+        stores: gives the stores to serve from.
+        on_served_bytes: gets the body bytes of each finished upload.
+        refuse: makes the answer to a request that is refused, from status and text.
+
+    Raises:
+        WeightsError: a class or its rate cannot be.
+    """
+
+    def __init__(
+        self, stores: Stores, limits: UploadLimits, *, on_served_bytes: Callable[[int], None], refuse: Refuse
+    ) -> None:
+        self._stores = stores
+        self._limits = limits
+        self._on_served_bytes = on_served_bytes
+        self._refuse = refuse
+        self._buckets = {_check_class(name): _bucket(rate) for name, rate in limits.bytes_s.items()}
+        self._num_uploads = 0
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Answer a GET or HEAD."""
+        try:
+            digest = check_digest(request.match_info["digest"])
+            bucket = self._buckets.get(_check_class(request.headers.get(CLASS_HEADER, DEFAULT_CLASS)))
+        except WeightsError as error:
+            return self._refuse(400, error.message)
+        path = self._find(digest)
+        if path is None:
+            return web.Response(status=404, text=f"chunk {digest} is not here")
+        if self._num_uploads >= self._limits.max_uploads:
+            return self._refuse(503, "all upload slots are taken")
+        self._num_uploads += 1
+        try:
+            if bucket is None or request.method == "HEAD":
+                return await self._send_file(request, path=path)
+            return await self._send_at_rate(request, path=path, bucket=bucket)
+        finally:
+            self._num_uploads -= 1
+
+    def _find(self, digest: str) -> Path | None:
+        return next((store.path_of(digest) for store in self._stores() if store.has(digest)), None)
+
+    async def _send_file(self, request: web.Request, *, path: Path) -> web.StreamResponse:
+        response = _SentFile(path, headers=_HEADERS)
+
+        async def send() -> None:
+            async with asyncio.timeout(self._limits.upload_limit_s):
+                await response.prepare(request)  # sends the whole body
+
+        is_sent = await self._is_sent(request, _to_its_end(send()))
+        if (
+            is_sent
+            and request.method == "GET"
+            and response.status in (200, 206)
+            and response.content_length is not None
+        ):
+            self._on_served_bytes(response.content_length)
+        return response
+
+    async def _send_at_rate(self, request: web.Request, *, path: Path, bucket: TokenBucket) -> web.StreamResponse:
+        try:
+            file = path.open("rb", buffering=0)
+        except FileNotFoundError:  # swept since
+            return web.Response(status=404)
+        with file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            span = _span(request, num_bytes=num_bytes)
+            if span is None:
+                return web.Response(status=416, headers={"Content-Range": f"bytes */{num_bytes}"})
+            response = web.StreamResponse(headers=_HEADERS)
+            response.content_length = len(span)
+            if "Range" in request.headers:
+                response.set_status(206)
+                response.headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{num_bytes}"
+
+            async def send() -> None:
+                await response.prepare(request)
+                most_bytes = round(min(_MAX_PIECE_BYTES, max(_MIN_PIECE_BYTES, bucket.rate * _PIECE_S)))
+                for offset in range(span.start, span.stop, most_bytes):
+                    piece_bytes = min(most_bytes, span.stop - offset)
+                    await asyncio.sleep(bucket.take(piece_bytes))
+                    piece = await asyncio.to_thread(os.pread, file.fileno(), piece_bytes, offset)
+                    async with asyncio.timeout(self._limits.upload_limit_s):
+                        await response.write(piece)
+
+            if await self._is_sent(request, send()):
+                self._on_served_bytes(len(span))
+        return response
+
+    async def _is_sent(self, request: web.Request, sending: Awaitable[None]) -> bool:
+        try:
+            await sending
+        except ConnectionError:  # the client has left; it verifies what it has and asks elsewhere
+            return False
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            self._refuse(408, "")
+            return False
+        return True
+
+
+class _SentFile(web.FileResponse):
+    """A file that the handler sends itself, to know when it is done; the framework's own second try is left out."""
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        return None if self.prepared else await super().prepare(request)
+
+
+async def _to_its_end(sending: Coroutine[None, None, None]) -> None:
+    """Let the framework close its file: it does not when it is cancelled while the file is being opened."""
+    task = asyncio.create_task(sending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:  # the client has left: the next write ends it
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
+
+
+def _check_class(name: str) -> str:
+    if _CLASS.fullmatch(name) is None:
+        raise WeightsError(f"traffic class {name[:40]!r} is not 1 to 32 of a-z -; it was refused")
+    return name
+
+
+def _bucket(bytes_s: float) -> TokenBucket:
+    return TokenBucket(rate=bytes_s, burst=max(_MIN_BURST_BYTES, bytes_s * _BURST_S))
+
+
+def _span(request: web.Request, *, num_bytes: int) -> range | None:
+    """The bytes asked for; None: not bytes of this file."""
+    if "Range" not in request.headers:
+        return range(num_bytes)
+    try:
+        start, stop, _ = request.http_range.indices(num_bytes)
+    except ValueError:
+        return None
+    return range(start, stop) if start < stop else None
