@@ -52,6 +52,7 @@ METRICS = (
     _gauge("free_slots", "Sequences the engine could take on now."),
     _gauge("running_sequences", "Sequences being generated."),
     _counter("tokens_generated", "Completion tokens made."),
+    _counter("tokens_unverified", "Completion tokens of weights that could not be checked."),
     _counter("samples_made", "Samples written, failed ones included.", "result"),
     _counter("groups_skipped", "Prompts not generated because their group has an outcome."),
     _gauge("version_step", "Step of the policy version served or reached."),
