@@ -88,7 +88,7 @@ class LearnerSettings(Section):
         "staging a version, a transaction (up to 30 s) or a checkpoint, while the others wait.",
     )
     compare_every_steps: PositiveInt = Field(
-        default=10, description="Steps between comparisons of the ranks' weights, by digest."
+        default=20, description="Steps between comparisons of the ranks' weights, by digest."
     )
     threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
     micro_batch_tokens: PositiveInt = Field(
