@@ -15,12 +15,13 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from struct import pack, unpack
+from struct import unpack
 
 import orjson
 from blake3 import blake3
 
 from ops.replay.sources import Source, decode
+from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_header, say_dtype
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.download import ClientSettings
@@ -33,16 +34,13 @@ from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import run_token
 from pipeline.weights.wire_state import WireState
 from schemas.errors import CodecError, WeightsError
-from schemas.records import Manifest, TensorEntry, Version
+from schemas.records import Manifest, Version
 from topics.catalog import WEIGHTS
 from topics.clock import Deadline
 
-WEIGHTS_FILE = "model.safetensors"
 FETCH_LIMIT_S = 600.0
 _STORE_MAX_BYTES = 2**62  # nothing is swept here
-_WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
 _READ_BYTES = 2**22
-_CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def published_versions(source: Source) -> dict[Version, Manifest]:
@@ -90,8 +88,8 @@ def export_version(
     manifest, state = _assemble(manifest, published=published, folder=folder, weights=settings)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        _copy_model_files(model, aside)
-        _say_dtype(aside / "config.json", manifest)
+        copy_model_files(model, aside)
+        say_dtype(aside / "config.json", {tensor.dtype for tensor in manifest.tensors})
         _write_weights(aside / WEIGHTS_FILE, state)
         _verify(aside / WEIGHTS_FILE, manifest)
         (aside / "rlweave.json").write_bytes(orjson.dumps(_origin(manifest), option=orjson.OPT_INDENT_2))
@@ -153,47 +151,12 @@ def _has_all(store: ChunkStore, route: Route) -> bool:
     return all(store.verified(chunk.digest) for part in parts_of(route, store=store) for chunk in part.chunks)
 
 
-def _copy_model_files(model: Path, aside: Path) -> None:
-    aside.mkdir(parents=True)
-    for path in sorted(model.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHT_SUFFIXES):
-            shutil.copyfile(path, aside / path.name)
-
-
-def _say_dtype(config: Path, manifest: Manifest) -> None:
-    """The configuration names the dtype in which the weights are, when they have one."""
-    dtypes = {tensor.dtype for tensor in manifest.tensors} & _CONFIG_DTYPES.keys()
-    if len(dtypes) != 1:
-        return
-    values = orjson.loads(config.read_bytes())
-    if isinstance(values, dict):
-        name = _CONFIG_DTYPES[dtypes.pop()]
-        values |= {key: name for key in ("dtype", "torch_dtype") if key in values}
-        config.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
 def _write_weights(path: Path, state: WireState) -> None:
-    header = orjson.dumps(_header(state.entries))
-    header += b" " * (-len(header) % 8)
+    entries = {entry.name: (entry.dtype, entry.shape) for entry in state.entries if entry.tied_to is None}
     with path.open("wb") as file:
-        file.write(pack("<Q", len(header)))
-        file.write(header)
+        file.write(safetensors_header(entries))
         for buffer in state.buffers:
             file.write(buffer.data.data)
-
-
-def _header(entries: tuple[TensorEntry, ...]) -> dict[str, object]:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for entry in entries:
-        if entry.tied_to is None:
-            header[entry.name] = {
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "data_offsets": [at, at + entry.num_bytes],
-            }
-            at += entry.num_bytes
-    return header
 
 
 def _verify(path: Path, manifest: Manifest) -> None:

@@ -23,12 +23,12 @@ from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import SINGLE_STAGES, STAGES, open_log, programs
+from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
+from topics.access import ADMIN, READER, STAGES
 from topics.clock import Deadline, SystemClock
-from topics.kafka.raw import RawLog
 
 SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
@@ -51,7 +51,8 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
-    log = open_log(run_file)
+    # A part that cannot have made the topics needs no right to: it looks at the ledger, and starts its stages.
+    log = open_log(run_file, role=ADMIN if SINGLE_STAGES & set(only) else READER)
     log.connect(deadline=Deadline.after(CONNECT_S))
     _refuse_second(run_file, stages=only)
     log.admin().ensure_topics()  # (3)
@@ -91,7 +92,7 @@ def _refuse_second(run_file: RunFile, *, stages: Sequence[str]) -> None:
     """
     if not SINGLE_STAGES & set(stages):
         return
-    raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
+    raw = open_raw_log(run_file, role=ADMIN)
     run = run_file.run
     watch_s = BEATS_WATCHED * run.heartbeat_s
     at_work = stages_at_work(raw, run.name, counts=raw.partition_counts(), watch_s=watch_s)

@@ -18,6 +18,7 @@ from schemas.errors import SettingsError
 # A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
 BYTES_PER_TOKEN = 16
 SAMPLE_OVERHEAD_BYTES = 4096
+LONGEST_TRANSACTION_S = 30.0
 
 
 def check_run(run_file: RunFile) -> list[str]:
@@ -71,6 +72,11 @@ def _errors(run_file: RunFile) -> Iterator[str]:
         )
     if not run_file.required_rewards:
         yield "rewards: none has a weight other than 0, so there is nothing to learn from"
+    if run_file.learner.ranks > run.partitions:
+        yield (
+            f"learner.ranks = {run_file.learner.ranks} is above run.partitions = {run.partitions}: every rank reads "
+            "partitions of its own, so some would have none"
+        )
     if run_file.rollout.max_sequences < run.group_size:
         yield (
             f"rollout.max_sequences = {run_file.rollout.max_sequences} is below run.group_size = {run.group_size}: "
@@ -104,6 +110,17 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
         yield (
             f"run.publish_lag_versions = {run.publish_lag_versions} reaches run.max_staleness + 1 = "
             f"{run.max_staleness + 1}: samples will be too old before they are trained; raise run.max_staleness"
+        )
+    ranks, limit_s = run_file.learner.ranks, run_file.learner.collective_limit_s
+    if run.partitions % ranks:
+        yield (
+            f"run.partitions = {run.partitions} is no multiple of learner.ranks = {ranks}: some ranks hold more groups "
+            "than others, and the others wait for them"
+        )
+    if ranks > 1 and limit_s <= LONGEST_TRANSACTION_S:
+        yield (
+            f"learner.collective_limit_s = {limit_s:g} is not above {LONGEST_TRANSACTION_S:g} s, the longest time of a "
+            "transaction: while the broker is slow, ranks will take rank 0 for dead"
         )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"

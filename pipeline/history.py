@@ -59,6 +59,11 @@ class Lineages:
         """Last surviving step per lineage of the surviving path."""
         return self._limits
 
+    @property
+    def origins(self) -> Mapping[int, tuple[int, int]]:
+        """(parent, branch step) of every lineage that began."""
+        return self._origins
+
     def _path(self) -> dict[int, int]:
         limits: dict[int, int] = {}
         lineage, limit = self.current, _NO_LIMIT
@@ -82,6 +87,11 @@ class ClosedSet:
     def watermark(self) -> int:
         """The lowest number that is not a member."""
         return self._watermark
+
+    @property
+    def above(self) -> list[int]:
+        """The members above the watermark, ascending."""
+        return sorted(self._above)
 
     def add(self, number: int) -> None:
         """Add one number, 0 or more; adding it again changes nothing.

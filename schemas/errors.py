@@ -48,6 +48,10 @@ class LogUnavailable(LogError):
     """No broker answered within the deadline."""
 
 
+class AccessDenied(LogError):
+    """The broker does not let us in, or not do this: credentials, a certificate or an access rule are wrong."""
+
+
 class DeliveryError(LogError):
     """A record was not written, or it is unknown whether it was."""
 
@@ -96,6 +100,10 @@ class RedisUnavailable(RlweaveError):
     """Redis did not answer, or refused. It is never the only copy of anything: the caller goes on without it."""
 
 
+class RedisRefused(RedisUnavailable):
+    """Redis answers and does not let us in, or not do this: password, user or certificate are wrong."""
+
+
 class EngineError(RlweaveError):
     """An inference engine cannot serve: the model directory, a request, or a swap is at fault."""
 
@@ -106,6 +114,14 @@ class NoProgress(RlweaveError):
 
 class TrainingError(RlweaveError):
     """A training step cannot be applied."""
+
+
+class RankLost(RlweaveError):
+    """A rank of the learner is missing, so the others cannot go on; the message names it."""
+
+
+class RanksDiverged(RlweaveError):
+    """Ranks of the learner that must hold the same weights do not."""
 
 
 class CheckpointError(RlweaveError):

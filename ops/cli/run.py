@@ -85,7 +85,9 @@ def up(
 @config_option
 @set_option
 @state_dir_option
-@click.option("--slot", type=click.IntRange(min=0), default=0, show_default=True, help="Which replica of the stage.")
+@click.option(
+    "--slot", type=click.IntRange(min=0), default=0, show_default=True, help="Which replica, or learner rank."
+)
 @click.option("--name", help="reward: name of the reward, in the run file or new.")
 @click.option("--plugin", help="reward: plug-in of a new reward: a built-in name, module:attr or file.py:attr.")
 @click.option("--shadow", is_flag=True, help="reward: score without entering the training signal.")

@@ -169,6 +169,8 @@ class RolloutStage:
             max_sequences=self._settings.max_sequences,
             num_threads=self._settings.threads,
             vllm=self._settings.vllm,
+            http=self._settings.http,
+            slot=self._setup.slot,
         )
         return open_backend(self._settings.engine, settings)
 

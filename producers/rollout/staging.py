@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pipeline.engines.backends import Decoder
@@ -97,6 +98,7 @@ class Staging:
         self._directory = directory
         self._client = client
         self._settings = settings
+        self._living, self._lives = ExitStack(), False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
         self._running: tuple[Version, Future[Staged], threading.Event] | None = None
         self._prefetch = Prefetch(
@@ -157,9 +159,11 @@ class Staging:
         self.cancel()
         self._prefetch.close()
         self._pool.shutdown(wait=True)
+        self._living.close()
 
     def _stage(self, trip: _Trip) -> Staged:
         try:
+            self._live()
             staged = self._travel(trip)
         except RlweaveError as error:
             return Staged(manifest=trip.target, error=error)
@@ -201,6 +205,12 @@ class Staging:
         ]
         state = self._held.advance(trip.target, route, store=self._store)
         return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
+
+    def _live(self) -> None:
+        """Our leases end with this process, also when it is killed; another engine's sweep sees to that."""
+        if not self._lives:
+            self._living.enter_context(self._store.living(self._owner))
+            self._lives = True
 
     def _options(self, version: Version) -> FetchOptions:
         return FetchOptions(
