@@ -194,6 +194,7 @@ class RolloutStage:
                 token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
             ),
             settings=weights,
+            model_dir=self._setup.model.path,
         )
         return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)
 
