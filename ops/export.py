@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from ops.replay.sources import Source, decode
 from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_header, say_dtype
+from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
@@ -29,7 +30,8 @@ from pipeline.weights.held import HeldState
 from pipeline.weights.listing import open_listing, parts_of
 from pipeline.weights.route import Route, find_route
 from pipeline.weights.state import decode_raw
-from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.tls import client_context
+from pipeline.weights.tokens import run_token
 from pipeline.weights.wire_state import WireState
 from schemas.errors import CodecError, WeightsError
 from schemas.records import Manifest, Version
@@ -59,7 +61,13 @@ def published_versions(source: Source) -> dict[Version, Manifest]:
 
 
 def export_version(
-    published: Mapping[Version, Manifest], version: Version | None, *, target: Path, model: Path, folder: Path
+    published: Mapping[Version, Manifest],
+    version: Version | None,
+    *,
+    target: Path,
+    model: Path,
+    folder: Path,
+    weights: WeightsSettings | None = None,
 ) -> Manifest:
     """Write a version as a model directory.
 
@@ -68,14 +76,16 @@ def export_version(
         version: which one; None: the newest.
         target: must not exist, or be empty.
         model: directory the run began with.
-        folder: of the run: its chunk stores and its peers' token.
+        folder: of the run: its chunk stores.
+        weights: how peers are asked; None: with the folder's token.
 
     Raises:
         WeightsError: no such version, its bytes are nowhere, or a directory is at fault.
     """
     manifest = _choose(published, version)
     _check_places(target, model=model)
-    manifest, state = _assemble(manifest, published=published, folder=folder)
+    settings = WeightsSettings() if weights is None else weights
+    manifest, state = _assemble(manifest, published=published, folder=folder, weights=settings)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         copy_model_files(model, aside)
@@ -112,13 +122,17 @@ def _check_places(target: Path, *, model: Path) -> None:
         raise WeightsError(f"the run's model directory {model} has no config.json; nothing was exported")
 
 
-def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path) -> tuple[Manifest, WireState]:
+def _assemble(
+    manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path, weights: WeightsSettings
+) -> tuple[Manifest, WireState]:
     """The version's manifest, opened, and its bytes, verified."""
     route = find_route(manifest, published=published, held_digest=None)
     store = next((store for store in _stores(folder) if _has_all(store, route)), None)
     if store is None:
         store = ChunkStore(folder / "weights" / "export", max_bytes=_STORE_MAX_BYTES)
-        client = ClientSettings(token=load_or_create_token(folder / "peer-token"))
+        client = ClientSettings(
+            token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
+        )
         deadline = Deadline.after(FETCH_LIMIT_S)
         for part in parts_of(route, store=store):
             fetch(part, store=store, client=client, deadline=deadline)

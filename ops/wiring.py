@@ -42,6 +42,9 @@ from topics.access import ADMIN, Grant, grants
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 
+STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageChoice:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pipeline.engines.backends import Decoder
 from pipeline.engines.base import StateTensor
@@ -26,6 +27,7 @@ from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.held import HeldState
 from pipeline.weights.listing import parts_of
+from pipeline.weights.model_files import seed_store
 from pipeline.weights.news import Member
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.prefetch import Prefetch, PrefetchSetup
@@ -79,6 +81,7 @@ class Staging:
         decode: from chunks to the tensors that the engine takes.
         directory: further peers.
         client: how peers are asked.
+        model_dir: the engine's own files, which may hold the first version.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class Staging:
         directory: PeerDirectory,
         client: ClientSettings,
         settings: WeightsSettings,
+        model_dir: Path | None = None,
     ) -> None:
         self._store = store
+        self._model_dir = model_dir
         self._owner = owner
         self._held = HeldState[StateTensor](decode)  # touched by the thread only, as is the next one
         self._by_anchor = False  # the way over deltas ran out of time: try the other one
@@ -190,21 +195,25 @@ class Staging:
     def _follow(self, route: Route, trip: _Trip) -> Staged:
         """Fetch all of a route, then put the version together."""
         deadline = Deadline.after(trip.limit_s)
-        results = [
-            fetch(
-                part,
-                store=self._store,
-                client=trip.client,
-                deadline=deadline,
-                me=self._me(trip.target.version),
-                extra_peers=self._directory.peers().peers,
-                options=self._options(trip.target.version),
-                cancel=trip.cancel,
-            )
-            for part in parts_of(route, store=self._store)
-        ]
+        results = [self._fetch(part, trip=trip, deadline=deadline) for part in parts_of(route, store=self._store)]
         state = self._held.advance(trip.target, route, store=self._store)
         return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
+
+    def _fetch(self, part: Manifest, *, trip: _Trip, deadline: Deadline) -> FetchResult:
+        """Bring a part into the store; the first one perhaps from the engine's own files."""
+        if self._model_dir is not None:
+            seed_store(self._model_dir, part, store=self._store, owner=self._lease(trip.target.version))
+            self._model_dir = None  # later versions are trained: no file has them
+        return fetch(
+            part,
+            store=self._store,
+            client=trip.client,
+            deadline=deadline,
+            me=self._me(trip.target.version),
+            extra_peers=self._directory.peers().peers,
+            options=self._options(trip.target.version),
+            cancel=trip.cancel,
+        )
 
     def _live(self) -> None:
         """Our leases end with this process, also when it is killed; another engine's sweep sees to that."""

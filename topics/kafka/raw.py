@@ -41,7 +41,14 @@ _BATCH = 500
 _CONNECT_S = 8.0
 _FLUSH_S = 60.0
 _NO_CONFIG: Mapping[str, str] = {}
-_COPIED_CONFIG = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas")
+_COPIED_CONFIG = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "message.timestamp.after.max.ms",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
