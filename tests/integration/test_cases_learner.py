@@ -164,7 +164,8 @@ def test_sigterm_in_any_phase_ends_in_order_and_nothing_is_trained_twice_or_lost
     world.phase = ""
     last, _ = world.learner()
     start(last)
-    turn_until(last, lambda: last.finished, what="the end", each=alive(world, num_groups=24, lineage=9))
+    say = alive(world, num_groups=24, lineage=world.ledger()[0].lineages.current)
+    turn_until(last, lambda: last.finished, what="the end", each=say)
     last.stop(deadline=Deadline.after(10))
     view, outcomes = world.ledger()
     assert sorted(each.group for each in outcomes) == list(range(24)), "an id was lost, or has two outcomes"
