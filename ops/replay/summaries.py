@@ -19,6 +19,7 @@ from schemas.records import (
     Reward,
     Sample,
     StageEvent,
+    VersionRun,
 )
 
 
@@ -57,7 +58,7 @@ def token_table(sample: Sample) -> Iterator[str]:
         return
     mask = unpack_u8(sample.loss_mask)
     # Taken as tokens come, since a run may claim any length.
-    versions = (str(run.version) for run in sample.version_runs for _ in range(run.num_tokens))
+    versions = (_version(run) for run in sample.version_runs for _ in range(run.num_tokens))
     yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
     yield f"{'position':>8} {'token':>8} {_in_one_line(sample.logprobs_kind):>12} {'mask':>4} version"
     for index, token in enumerate(tokens.tolist()):
@@ -81,7 +82,7 @@ def _sample(sample: Sample) -> Iterator[str]:
     if sample.failure is not None:
         yield f"failed: {printable(sample.failure)} (attempt {sample.attempt}, by {sample.producer})"
         return
-    runs = ", ".join(f"{run.version} x {run.num_tokens}" for run in sample.version_runs)
+    runs = ", ".join(f"{_version(run)} x {run.num_tokens}" for run in sample.version_runs)
     num_tokens = len(sample.completion_tokens) // 4
     yield f"attempt {sample.attempt}, by {sample.producer}"
     yield f"{num_tokens} tokens, {sample.finish_reason}, versions {runs}"
@@ -89,6 +90,10 @@ def _sample(sample: Sample) -> Iterator[str]:
     yield from _labelled("completion", sample.completion_text)
     if sample.answer is not None:
         yield from _labelled("answer", sample.answer)
+
+
+def _version(run: VersionRun) -> str:
+    return f"{run.version}{'' if run.verified else ' unverified'}"
 
 
 def _prompt(prompt: PromptGroup) -> Iterator[str]:

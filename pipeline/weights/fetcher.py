@@ -24,7 +24,7 @@ from pipeline.weights.download import ClientSettings, PeerClient
 from pipeline.weights.followers import Followers
 from pipeline.weights.manifest import check_manifest
 from pipeline.weights.news import Member
-from pipeline.weights.peer_board import Fault, PeerBoard, Problem
+from pipeline.weights.peer_board import Fault, PeerBoard, Problem, where_to_look
 from pipeline.weights.swarm import Ask, Swarm
 from schemas.errors import ChunkMismatch, DeadlineExceeded, FetchCancelled, WeightsError
 from schemas.records import ChunkRef, Manifest
@@ -263,7 +263,8 @@ async def _watched(job: _Fetch, *, cancel: threading.Event | None) -> FetchResul
             if deadline.expired:
                 raise DeadlineExceeded(
                     f"waited {deadline.limit_s:g} s for {job.missing()} of {name}; it is not loaded. "
-                    f"Peers: {job.board.summary()}"
+                    f"Peers: {job.board.summary()}",
+                    hint=where_to_look(job.work.seeds),
                 )
         return work.result()
     finally:

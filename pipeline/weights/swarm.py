@@ -21,7 +21,7 @@ from pipeline.weights.directory import PeerInfo
 from pipeline.weights.in_flight import InFlight
 from pipeline.weights.members import Members
 from pipeline.weights.news import Member, News
-from pipeline.weights.peer_board import Fault, PeerBoard, Problem
+from pipeline.weights.peer_board import Fault, PeerBoard, Problem, where_to_look
 from pipeline.weights.pool import Pool
 from schemas.errors import WeightsError
 from schemas.records import ChunkRef
@@ -168,7 +168,7 @@ class Swarm:
         if pause_s is None:
             raise WeightsError(
                 f"no peer is left to ask for chunk {digest}: {self._board.summary()}; the version is not loaded",
-                hint="see that a peer server runs and that all processes use the token of this run",
+                hint=where_to_look(self._seeds),
             )
         return min(max(pause_s, 0.01), 0.25)
 

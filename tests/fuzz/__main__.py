@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 from tests.fuzz.catalog import DECODERS
 from tests.fuzz.decoder import Decoder, finish, try_input
@@ -89,18 +90,10 @@ def _guided(decoder: Decoder, folder: Path, *, seconds: int) -> Row:
     while (left_s := began_s + seconds - time.monotonic()) > 1:
         command = [sys.executable, "-m", "tests.fuzz.guided", decoder.name, str(folder), str(int(left_s))]
         with (folder / "log.txt").open("ab") as log:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                check=False,
-                timeout=seconds + _SPARE_S,
-                stdin=subprocess.DEVNULL,
-            )
+            code = _run(command, log=log, limit_s=seconds + _SPARE_S)
         _add_report(row, folder / "report.json")
-        if done.returncode != 0:
-            row.findings.append(f"the process ended with {done.returncode}, see {folder}")
+        if code != 0:
+            row.findings.append(f"the process ended with {code}, see {folder}")
             break
     row.seconds = time.monotonic() - began_s
     with TemporaryDirectory() as scratch:
@@ -108,6 +101,16 @@ def _guided(decoder: Decoder, folder: Path, *, seconds: int) -> Row:
         reached = replay(decoder, Path(scratch), corpus=inputs)
     row.share, row.missed = reached.share, reached.missed
     return row
+
+
+def _run(command: Sequence[str], *, log: IO[bytes], limit_s: float) -> int:
+    """The exit code; it is killed at the limit."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _add_report(row: Row, path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.fuzz.mutate import mutate_bytes, mutate_json, mutate_text
 _TOKEN = "token-of-the-fuzzer"
 _CHUNK = bytes(range(256)) * 16
 _LIMIT_S = 5.0
-_PATIENCE_S = 0.1
+_PATIENCE_S = 0.03
 _HEAD = (b"HTTP/1.1 200 OK", b"Content-Type: application/octet-stream", b"Connection: close")
 
 
@@ -181,6 +181,8 @@ def _journal(folder: Path) -> Decode:
             with path.open("ab") as file:
                 file.write(part)
             said.append(reader.poll())
+        journal.note_chunk(folder, "ef" * 32)  # another process goes on behind it
+        said.append(reader.poll())
         path.write_bytes(data[1:])
         said.append(reader.poll())
         path.unlink()
@@ -239,7 +241,7 @@ def _mutate(data: bytes, draw: Random) -> bytes:
 
 
 _START: tuple[Callable[[Path], Decode], ...] = (_Asked, _Answered, _journal)
-_SERVER = (peer._app, peer._health, peer_chunks.ChunkResource.get, peer_chunks._check_class, peer_chunks._span)
+_SERVER = (peer._health, peer_chunks.ChunkResource.get, peer_chunks._check_class, peer_chunks._span)
 _CLIENT = (PeerClient.download, PeerClient.follow, PeerClient._receive, PeerClient._problem, download._hear_lines)
 
 PEERS = (
@@ -265,6 +267,6 @@ PEERS = (
         name="journal",
         seeds=lambda: [b"\n".join((b"ab" * 32, b"cd" * 32, b""))],
         start=_START[2],
-        covers=(JournalReader.poll, JournalReader._read),
+        covers=(JournalReader.poll, JournalReader._read, journal.note_chunk),
     ),
 )

@@ -20,7 +20,7 @@ from ops.services.state import ServiceState, StateFile
 from pipeline import redis_client
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease
-from pipeline.weights import chunks, directory, manifest, peer_file, tokens
+from pipeline.weights import chunks, directory, manifest, model_files, peer_file, tokens
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from schemas.errors import CheckpointError, LeaseHeld, RedisUnavailable, RlweaveError
@@ -162,6 +162,11 @@ def _lease(redis: FakeRedis, value: bytes) -> object:
     return said
 
 
+def _index(path: Path, value: bytes) -> object:
+    (path / "model.safetensors.index.json").write_bytes(value)
+    return model_files._paths(path)
+
+
 def _services(path: Path, value: bytes) -> object:
     (path / "services.json").write_bytes(value)
     state = StateFile(path)
@@ -174,7 +179,7 @@ def _entries(folder: Path) -> Decode:
     readers: tuple[Decode, ...] = (
         *(partial(read, folder) for read in (_peer_file, _token, _pins)),
         *(partial(read, redis) for read in (_entry, _lease)),
-        partial(_services, folder),
+        *(partial(read, folder) for read in (_services, _index)),
     )
 
     def run(data: bytes) -> object:
@@ -228,8 +233,9 @@ def _small_files() -> list[bytes]:
         "yours a 3 1000",
         json.dumps({"kafka": {"ports": [9092, 9093], "process": pid, "external": None}}),
         "other b 2 900",
+        json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "../x"}}),
     ]
-    kinds = (0, 1, 2, 3, 4, 5, 4)
+    kinds = (0, 1, 2, 3, 4, 5, 4, 6)
     items = [(kind, text.encode()) for kind, text in zip(kinds, texts, strict=True)]
     return [pack_items(items), *(pack_items([item]) for item in items)]
 
@@ -252,7 +258,7 @@ STORED = (
         mutate=partial(mutate_items, item=_mutate_entry),
         covers=(
             *(peer_file.read_peer_file, tokens.load_or_create_token, tokens.is_authorized, chunks._read_pins),
-            *(ChunkStore.pins, directory._peer_of, PeerDirectory.peers, manifest.check_peer_url),
+            *(ChunkStore.pins, model_files._paths, directory._peer_of, PeerDirectory.peers, manifest.check_peer_url),
             *(Lease.acquire, Lease.renew, Lease.release, Lease._take),
             *(StateFile.read, StateFile._read_all, StateFile._damaged, ServiceState.from_json),
         ),

@@ -17,6 +17,7 @@ from ops.replay.summaries import summary, token_table
 from ops.run_file import load_run_file
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease, LeaseState
+from pipeline.weights import model_files
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.dtypes import tensor_num_bytes
 from pipeline.weights.peer import PeerServer, PeerSettings
@@ -188,6 +189,13 @@ def test_a_checkpoint_whose_state_is_none_is_refused_whatever_its_digest(
 def test_a_generator_state_that_is_none_is_refused(state: torch.Tensor | None) -> None:
     with pytest.raises(CheckpointError, match="random generator"):
         checkpoint.restore_generator(torch.Generator(), state)
+
+
+def test_an_index_of_model_files_that_names_no_files_names_none(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_bytes(
+        b'{"weight_map": {"a": 1, "b": ["x"], "c": "m", "d": "../m"}}'
+    )
+    assert model_files._paths(tmp_path) == [tmp_path / "m"]
 
 
 def test_a_closed_set_holds_group_numbers_only() -> None:

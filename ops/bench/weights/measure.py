@@ -132,6 +132,7 @@ class _Driver:
         far = self._plan.far_engines if step.crosses else ()
         for engine in self._plan.engines:
             self._lab.plug(engine, domain=FAR if engine in far else NEAR)
+        self._start_missing({engine: engine for engine in self._plan.engines if engine not in self._crew.nodes})
         fault = None if step.fault is None else step.fault(self._lab)
         if isinstance(fault, SourceRestarts):
             self._start_missing({STANDBY: SOURCE})
@@ -145,9 +146,7 @@ class _Driver:
             far_engines=far,
             fault=fault,
         )
-        result = OneSet(order, lab=self._lab, crew=self._crew, token=self._token).run()
-        self._start_missing({engine: engine for engine in self._plan.engines if engine not in self._crew.nodes})
-        return result
+        return OneSet(order, lab=self._lab, crew=self._crew, token=self._token).run()
 
     def _start_missing(self, nodes: dict[str, str]) -> None:
         for node, host in nodes.items():

@@ -31,7 +31,7 @@ class WeightsPlan:
     size_bytes: int = 256 * 2**20
     chunk_bytes: int = 2**20
     rate_mbit: float = 200.0
-    num_lowered: int = 4
+    num_lowered: int = 2
     restart_s: float = 1.0
     probe_share: float = 0.125
     crossing_share: float = 1.0
@@ -45,7 +45,7 @@ class WeightsPlan:
             size_bytes=24 * 2**20,
             chunk_bytes=256 * 2**10,
             num_lowered=1,
-            crossing_share=0.5,
+            crossing_share=1 / 3,
             delta_quick=True,
         )
 

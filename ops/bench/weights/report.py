@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ops.bench.result import Number, Table
 from ops.bench.weights.measure import ALONE, ALONE_SLOW, Measured
 from ops.bench.weights.one_set import SetResult
-from ops.bench.weights.plan import NEAR, SOURCE, WeightsPlan
+from ops.bench.weights.plan import MAX_CPU_BUSY, NEAR, SOURCE, WeightsPlan
 
 # Set, JSON key of its time, what it is, what is wanted of it.
 _ROWS = (
@@ -60,6 +60,10 @@ def table(measured: Measured, *, shares: Mapping[str, Number]) -> Table:
 def notes(measured: Measured, *, plan: WeightsPlan) -> tuple[str, ...]:
     """What the figures are of."""
     lowered = f" (lowered from {plan.rate_mbit:g}: the processors were too busy)"
+    still = (
+        f"The processors were over {MAX_CPU_BUSY:.0%} busy at this rate as well ({measured.cpu_own_max:.0%} by the "
+        "nodes): times are longer than the links make them."
+    )
     return (
         f"1 source and {plan.num_engines} engines, {measured.sizes['ours'] / 2**20:g} MiB in chunks of "
         f"{plan.chunk_bytes / 2**10:g} KiB, each link {measured.rate_mbit:g} Mbit/s both ways"
@@ -68,7 +72,8 @@ def notes(measured: Measured, *, plan: WeightsPlan) -> tuple[str, ...]:
         f"Two domains: {measured.sizes['slow_link'] / 2**20:g} MiB, half of the engines beyond a link of "
         f"{_mbit(measured.goodput_bytes_s(ALONE_SLOW)):.1f} Mbit/s goodput, which is their ideal.",
         "Copies are bytes at the link, headers included, over the size. Time: until the last engine that lives has "
-        "verified every chunk.",
+        "verified every chunk. Processors: used by the nodes, of used by all that runs here.",
+        *([still] if measured.cpu_busy_max > MAX_CPU_BUSY else []),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ops.bench.weights import report
@@ -83,3 +85,9 @@ def test_a_lowered_rate_is_said(measured: Measured) -> None:
     assert "lowered from 200" in report.notes(measured, plan=WeightsPlan())[0]
     measured.rate_mbit = 200.0
     assert "lowered" not in report.notes(measured, plan=WeightsPlan())[0]
+
+
+def test_processors_that_stay_too_busy_are_said(measured: Measured) -> None:
+    assert not any("over 85%" in note for note in report.notes(measured, plan=WeightsPlan()))
+    measured.results["tree"] = replace(measured.results["tree"], cpu_busy=0.9)
+    assert "over 85% busy at this rate as well (25% by the nodes)" in report.notes(measured, plan=WeightsPlan())[-1]
