@@ -23,7 +23,7 @@ _URL_LOGIN = re.compile(r"(?<=://)[^\s'\"]*:[^\s'\"]*@")
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting of this name holds a secret, not the name of a file with one."""
-    return _SECRET_NAME.search(name) is not None and not name.endswith(("_file", "_dir", ".location"))
+    return _SECRET_NAME.search(name) is not None and not name.endswith(("_file", "_dir", "_env", ".location"))
 
 
 def shown(value: object, *, name: str = "") -> str:

@@ -12,7 +12,7 @@ from schemas.codec import decode
 from schemas.errors import CodecError
 from schemas.records import DeadLetter, Record
 from schemas.validation import check_possible
-from topics.catalog import DEAD_LETTERS, MAX_RECORD_BYTES
+from topics.catalog import DEAD_LETTERS
 from topics.clock import SystemClock
 from topics.log import Envelope
 
@@ -47,7 +47,7 @@ def dead_letter(
     """The dead letter of bytes met at `origin` (whose own record is None)."""
     key, headers, said = origin.key, origin.headers, error.message
     around_bytes = len(key or b"") + sum(len(name) + len(text) for name, text in headers.items())
-    if len(value or b"") + around_bytes > MAX_RECORD_BYTES:
+    if len(value or b"") + around_bytes > DEAD_LETTERS.max_record_bytes - _KEPT_BYTES:
         said = f"{said}; {len(value or b'')} bytes of value, only the first {_KEPT_BYTES} are kept here, and no headers"
         key, headers = None if key is None else key[:_KEPT_BYTES], {}
         value = None if value is None else value[:_KEPT_BYTES]

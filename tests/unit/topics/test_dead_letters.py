@@ -7,9 +7,11 @@ import pytest
 from schemas.codec import encode
 from schemas.errors import CodecError
 from schemas.records import DeadLetter, Sample
-from topics.catalog import DEAD_LETTERS, MAX_RECORD_BYTES
+from topics.catalog import DEAD_LETTERS
 from topics.dead_letters import dead_letter, readable
 from topics.log import Envelope
+
+LIMIT = DEAD_LETTERS.max_record_bytes
 
 
 def letter(value: bytes | None, *, key: bytes | None = b"k", headers: dict[str, bytes] | None = None) -> DeadLetter:
@@ -29,9 +31,9 @@ def test_a_value_over_every_limit_is_not_decoded() -> None:
 @pytest.mark.parametrize(
     ("value", "key", "headers"),
     [
-        (bytes(MAX_RECORD_BYTES + 1), b"k", {}),
-        (b"v", bytes(MAX_RECORD_BYTES), {}),
-        (None, b"k", {"h": bytes(MAX_RECORD_BYTES)}),
+        (bytes(LIMIT), b"k", {}),
+        (b"v", bytes(LIMIT), {}),
+        (None, b"k", {"h": bytes(LIMIT)}),
     ],
 )
 def test_a_dead_letter_fits_its_topic_whatever_was_met(

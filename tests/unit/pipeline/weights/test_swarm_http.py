@@ -180,6 +180,21 @@ def test_without_its_source_a_swarm_ends_with_what_it_has_among_itself(tmp_path:
         assert any(dead in notice for notice in result.notices)
 
 
+def test_what_another_store_of_this_host_has_is_taken_from_there(tmp_path: Path) -> None:
+    """The learner's peer was started again on another port: manifests name the old one."""
+    with _net(tmp_path, domains="a") as net:
+        host, dead = net.hosts[0], net.source.url
+        net.source.stop()
+        server = PeerServer(PeerSettings(stores=[net.source.store, host.store], token=TOKEN, domain="a"))
+        host.url = server.start()
+        try:
+            assert dead in net.manifest.seeds
+            result = host.fetch(net.manifest)
+        finally:
+            server.stop()
+        assert result.bytes_fetched == net.manifest.num_bytes
+
+
 def test_a_peer_that_sends_wrong_bytes_is_named_and_the_version_is_whole(tmp_path: Path) -> None:
     with _net(tmp_path, domains="aa") as net:
         liar, honest = net.hosts
