@@ -67,7 +67,7 @@ def test_a_rank_that_dies_or_stands_still_is_named_and_all_begin_a_new_lineage(
 ) -> None:
     changes: dict[str, Value] = {
         **TWO,
-        "run.max_steps": 20,
+        "run.max_steps": 26,
         "learner.collective_limit_s": 10.0,
         "supervisor.unit_grace_s": 5.0,
     }
@@ -92,22 +92,23 @@ def test_a_rank_that_dies_or_stands_still_is_named_and_all_begin_a_new_lineage(
 
 @pytest.mark.timeout(600)
 def test_two_ranks_then_one_then_four(services: ServicesInfo, run_name: str, tmp_path: Path, model: Path) -> None:
-    changes: dict[str, Value] = {**TWO, "run.max_steps": 18}
+    changes: dict[str, Value] = {**TWO, "run.max_steps": 10_000}  # the test ends the first two, however late it looks
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
-        for number, goal in ((2, 5), (1, 10)):
+        done = 0
+        for number in (2, 1):
             run.settings["learner.ranks"] = number
             process = run.up()
             watch = run.watch(EVENTS)
-            watch.until_step(goal)
+            until_step_or_end(watch, done + 5, process=process)
             watch.close()
             process.send(signal.SIGTERM)
             assert process.wait(60) == 0, run.outputs()
-            check_books(run, sealed=False)
-        run.settings["learner.ranks"] = 4
+            done = check_books(run, sealed=False).ledger.step
+        run.settings |= {"learner.ranks": 4, "run.max_steps": done + 6}
         assert run.up().wait(240) == 0, run.outputs()
         seen = check_books(run)
         alive = [each for each in seen.outcomes if seen.ledger.lineages.survives(each.lineage, each.step)]
         steps = Counter(each.step for each in alive if each.result == Result.TRAINED)
-        assert steps == dict.fromkeys(range(1, 19), 4)
+        assert steps == dict.fromkeys(range(1, done + 7), 4)
+        assert {each.lineage for each in alive} == {1, 2, 3}
         assert starts(run) == {f"learner-{rank}": 1 for rank in range(4)}
-        assert not [event for event in seen.events("learner", name="restored") if event.gauges["step"] < 5]
