@@ -76,7 +76,6 @@ class InferenceServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> InferenceServer:
@@ -102,7 +101,6 @@ class InferenceServer:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences it works on."""
         return len(self._waiting)
 
     def paths(self) -> list[str]:
@@ -113,7 +111,7 @@ class InferenceServer:
         self._loop.run_forever()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(asyncio.sleep(0.05))  # connections that were aborted end in it
         self._loop.close()
 
     async def _listen(self) -> None:
@@ -136,6 +134,8 @@ class InferenceServer:
         if self._runner is None:
             return
         self._stepping.cancel()
+        for site in list(self._runner.sites):
+            await site.stop()
         server = self._runner.server
         for connection in list(server.connections) if server is not None else ():
             if connection.transport is not None:
