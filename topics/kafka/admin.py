@@ -122,13 +122,16 @@ class KafkaAdmin:
         """
         deadline = Deadline.after(REQUEST_TIMEOUT_S)
         while True:
-            futures = self._handle.client().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+            client = self._handle.client()
+            futures = client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
             try:
                 return [str(member.client_id) for member in futures[group].result().members]
             except KafkaException as exception:
                 error = cause_of(exception)
                 if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
+                if error.code() == KafkaError._TIMED_OUT:
+                    self._handle.renew(client)
                 if deadline.expired or not is_transient(error):  # a coordinator may be on its way, on a new cluster
                     raise translated(error, doing=f"asking for the members of {group}") from exception
                 deadline.clock.wait(_RETRY_S)

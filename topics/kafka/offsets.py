@@ -45,6 +45,7 @@ class AdminHandle:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._former: AdminClient | None = None  # kept until the next one goes: a call on another thread may use it
         self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
@@ -59,6 +60,16 @@ class AdminHandle:
                 with translating("setting up an admin client"):
                     self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def renew(self, client: AdminClient) -> None:
+        """Use a new client from the next call on, unless that was done meanwhile.
+
+        One that lost its brokers while it looked for a group's coordinator was seen to ask nobody any more, for ever,
+        even when the cluster's metadata was asked for (librdkafka 2.16).
+        """
+        with self._lock:
+            if client is self._client:
+                self._client, self._former = None, client
 
     def connect(self, *, limit_s: float) -> ClusterMetadata:
         """Prove that a broker answers, and lets us in.
@@ -133,8 +144,14 @@ class BrokerOffsets:
         """
         wanted = [TopicPartition(topic, partition) for topic, partition in places]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._handle.client().list_consumer_group_offsets(request, request_timeout=timeout_s)
-        found = futures[group].result().topic_partitions
+        client = self._handle.client()
+        try:
+            parts = client.list_consumer_group_offsets(request, request_timeout=timeout_s)[group].result()
+        except KafkaException as exception:
+            if cause_of(exception).code() == KafkaError._TIMED_OUT:
+                self._handle.renew(client)
+            raise
+        found = parts.topic_partitions
         for each in found:
             if each.error is not None:  # it may well have an offset
                 raise KafkaException(each.error)
