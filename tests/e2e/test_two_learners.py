@@ -64,6 +64,7 @@ class Contender:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_of_two_that_start_together_exactly_one_works_20_times(services: ServicesInfo, kafka_log: KafkaLog) -> None:
+    """Case 30."""
     redis = RedisClient(services.redis_url)
     winners = []
     for number in range(ROUNDS):
@@ -91,6 +92,7 @@ def test_of_two_that_start_together_exactly_one_works_20_times(services: Service
 def test_a_holder_that_slept_past_its_lease_finds_out_before_it_writes(
     services: ServicesInfo, kafka_log: KafkaLog
 ) -> None:
+    """Case 30."""
     redis = RedisClient(services.redis_url)
     alone = threading.Barrier(1)
     first = Contender(kafka_log, redis, name="learner-first")
@@ -111,6 +113,7 @@ def test_a_holder_that_slept_past_its_lease_finds_out_before_it_writes(
 def test_of_two_processes_one_exits_naming_the_other_and_has_written_nothing(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 30."""
     with small_run(tmp_path, run_name, services=services, model=model) as run:
         peer = run.stage("peer")
         for number in range(PROCESS_ROUNDS):
@@ -137,6 +140,7 @@ def test_of_two_processes_one_exits_naming_the_other_and_has_written_nothing(
 def test_a_learner_frozen_past_its_lease_writes_nothing_when_it_wakes(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 30."""
     changes = {"run.max_steps": 12, "learner.checkpoint.every_steps": 2}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         others = [run.stage(stage) for stage in ("peer", "scheduler", "prompts", "rollout", "reward")]
