@@ -29,11 +29,28 @@ def resolve(run_file: RunFile, *, state_dir: Path, start: bool) -> RunFile:
     if LOCAL not in (run_file.kafka.bootstrap, run_file.redis.url):
         return run_file
     info = _services(run_file, state_dir=state_dir, start=start)
-    kafka = run_file.kafka.model_copy(update={"bootstrap": info.kafka_bootstrap})
-    redis = run_file.redis
+    kafka, redis = run_file.kafka, run_file.redis
+    if kafka.bootstrap == LOCAL:
+        kafka = kafka.model_copy(update={"bootstrap": info.kafka_bootstrap, **kafka_access(info)})
     if redis.url == LOCAL:
-        redis = redis.model_copy(update={"url": info.redis_url})
+        redis = redis.model_copy(update={"url": info.redis_url, **redis_access(info)})
     return run_file.model_copy(update={"kafka": kafka, "redis": redis})
+
+
+def kafka_access(info: ServicesInfo) -> dict[str, object]:
+    """Settings in `[kafka]` that a client of the local services needs; none unless they are secure."""
+    access = info.access
+    if access is None or info.kafka.kind != "local":
+        return {}
+    return {"security": "sasl_ssl", "credentials_dir": access.credentials_dir, "ca_file": access.ca_file}
+
+
+def redis_access(info: ServicesInfo) -> dict[str, object]:
+    """The same in `[redis]`."""
+    access = info.access
+    if access is None or info.redis.kind != "local":
+        return {}
+    return {"password_file": access.redis_password_file, "ca_file": access.ca_file}
 
 
 def redis_url(run_file: RunFile) -> str | None:

@@ -22,10 +22,10 @@ from ops.replay.sources import RunNotFound
 from ops.report.write import write_report
 from ops.run_file import RunFile, load_run_file
 from ops.runs import delete_run
-from ops.wiring import open_log
+from ops.wiring import open_log, open_raw_log
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.exit_codes import ExitCode
-from topics.kafka.raw import RawLog
+from topics.access import ADMIN, READER
 
 CONTEXT_TOKENS = 32
 # vLLM has a process of its own per engine and takes long to start.
@@ -58,7 +58,7 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
 
 
 def _delete_earlier(run_file: RunFile) -> None:
-    raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
+    raw = open_raw_log(run_file, role=ADMIN)
     with suppress(RunNotFound):
         if run_file.run.folder.is_dir():
             click.echo(f"run {run_file.run.name}: the earlier one is removed")
@@ -66,7 +66,7 @@ def _delete_earlier(run_file: RunFile) -> None:
 
 
 def _conclude(run_file: RunFile, *, wall_s: float) -> int:
-    log = open_log(run_file)
+    log = open_log(run_file, role=READER)
     audit = audit_run(log, run_file=run_file)  # (6)
     click.echo(audit.text())
     summary = write_report(log, run_file=run_file, audit=audit, wall_s=wall_s)  # (7)

@@ -21,12 +21,12 @@ from ops.run_ends import LogEnds
 from ops.run_file import RunFile, save_run_file
 from ops.runs import is_alive
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import open_log, programs
+from ops.wiring import open_log, open_raw_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import LeaseHeld
+from topics.access import ADMIN
 from topics.clock import Deadline, SystemClock
-from topics.kafka.raw import RawLog
 
 SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
@@ -46,7 +46,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
-    log = open_log(run_file)
+    log = open_log(run_file, role=ADMIN)
     log.connect(deadline=Deadline.after(CONNECT_S))
     _refuse_second(run_file)
     log.admin().ensure_topics()  # (3)
@@ -74,7 +74,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
 
 def _refuse_second(run_file: RunFile) -> None:
     """A second supervisor's stages would fence those of the first one, and end its run."""
-    raw = RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config)
+    raw = open_raw_log(run_file, role=ADMIN)
     run = run_file.run
     if is_alive(raw, run.name, counts=raw.partition_counts(), watch_s=BEATS_WATCHED * run.heartbeat_s):
         raise LeaseHeld(

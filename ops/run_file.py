@@ -21,6 +21,7 @@ from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from ops.supervisor.settings import SupervisorSettings
+from pipeline.secrets import shown
 from pipeline.settings import (
     KafkaSettings,
     ModelSettings,
@@ -103,7 +104,7 @@ def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
 
 
 def save_run_file(run_file: RunFile, path: Path) -> None:
-    """Write the settings in use as JSON, whole or not at all; for its owner only, since they may hold passwords."""
+    """Write the settings in use as JSON, whole or not at all, for its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
     aside.unlink(missing_ok=True)
@@ -131,12 +132,12 @@ def _apply(values: dict[str, Toml], override: str) -> None:
     path, found, text = override.partition("=")
     keys = path.strip().split(".")
     if not found or not all(keys):
-        raise SettingsError(f"override {override!r} is not of the form section.key=value")
+        raise SettingsError(f"override {path!r} is not of the form section.key=value")
     node = values
     for key in keys[:-1]:
         child = node.setdefault(key, {})
         if not isinstance(child, dict):
-            raise SettingsError(f"override {override!r}: {key!r} is a value, not a section")
+            raise SettingsError(f"override of {path!r}: {key!r} is a value, not a section")
         node = child
     node[keys[-1]] = _value(text.strip())
 
@@ -155,8 +156,8 @@ def _finding(entry: Mapping[str, object]) -> str:
     seen = entry.get("input")
     if entry.get("type") == "extra_forbidden":
         return f"{path}: there is no such setting{_similar(str(path).rpartition('.')[2])}"
-    shown = "" if entry.get("type") == "missing" or isinstance(seen, (dict, list)) else f" (seen: {seen!r})"
-    return f"{path}: {entry.get('msg')}{shown}"
+    hidden = entry.get("type") == "missing" or isinstance(seen, (dict, list))
+    return f"{path}: {entry.get('msg')}" + ("" if hidden else f" (seen: {shown(seen, name=path)})")
 
 
 def _similar(name: str) -> str:

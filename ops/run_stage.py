@@ -20,8 +20,9 @@ from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
 from ops.run_file import RunFile, load_run_file, load_saved
 from ops.supervisor.processes import PARENT_VARIABLE
-from ops.wiring import StageChoice, build_stage, open_log
+from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
+from pipeline.credentials import forget_environment
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal, make_context, run_stage
 from schemas.errors import SettingsError
@@ -46,6 +47,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     Raises:
         SettingsError: the run file, or the combination of options, is wrong.
         LogUnavailable: no broker answers.
+        AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
     stop = StopSignal()
@@ -55,8 +57,10 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
-    log = open_log(run_file)
+    log = open_log(run_file, role=request.stage)
     context = replace(make_context(log, run=run_file.run, stage=request.stage), stop=stop)
+    if run_file.kafka.security != "plaintext":
+        log.check_access(access_of(run_file, request.stage))
     log.admin().ensure_topics()
     if run_file.run.metrics_port is not None:
         port = context.metrics.expose(run_file.run.metrics_port)
@@ -65,6 +69,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
         return int(ExitCode.OK)
     calm_collector()
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
     return int(run_stage(stage, context))
 
 

@@ -33,9 +33,12 @@ from pathlib import Path
 from ops.addresses import redis_url
 from ops.run_file import RunFile
 from ops.supervisor.processes import Program
+from pipeline.credentials import client_config, redis_client
 from pipeline.redis_client import RedisClient
 from pipeline.stage import Stage, StageContext
+from topics.access import ADMIN, Grant, grants
 from topics.kafka import KafkaLog
+from topics.kafka.raw import RawLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +60,35 @@ class _Parts:
     redis: RedisClient | None
 
 
-def open_log(run_file: RunFile) -> KafkaLog:
-    """The run's log; nothing is connected yet."""
+def open_log(run_file: RunFile, *, role: str = ADMIN) -> KafkaLog:
+    """The run's log, as one of `topics.access.ROLES`; nothing is connected yet.
+
+    Raises:
+        SettingsError: the role's credentials cannot be read.
+    """
     kafka = run_file.kafka
     return KafkaLog(
         kafka.bootstrap,
         run=run_file.run.name,
         data_partitions=run_file.run.partitions,
         replication_factor=kafka.replication_factor,
-        config=kafka.config,
+        config=client_config(kafka, role=role),
     )
+
+
+def open_raw_log(run_file: RunFile, *, role: str) -> RawLog:
+    """Byte-level access to the broker of a run, for tools.
+
+    Raises:
+        SettingsError: the role's credentials cannot be read.
+    """
+    return RawLog(run_file.kafka.bootstrap, config=client_config(run_file.kafka, role=role))
+
+
+def access_of(run_file: RunFile, role: str) -> list[Grant]:
+    """What a role needs on the broker for this run."""
+    groups = [reward.group for reward in run_file.rewards.values() if reward.group is not None]
+    return grants(role, run=run_file.run.name, reward_groups=groups)
 
 
 def programs(run_file: RunFile, *, settings_file: Path) -> list[Program]:
@@ -79,9 +101,11 @@ def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext
 
     Raises:
         SettingsError: the stage's own settings are wrong.
+        RedisRefused: Redis does not let us in. (One that does not answer is no error.)
     """
-    url = redis_url(run_file)
-    redis = None if url is None else RedisClient(url)
+    redis = None if redis_url(run_file) is None else redis_client(run_file.redis)
+    if redis is not None:
+        redis.check()
     return _BUILDERS[choice.stage](_Parts(choice=choice, run_file=run_file, context=context, redis=redis))
 
 

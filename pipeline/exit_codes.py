@@ -5,12 +5,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 from schemas.errors import (
+    AccessDenied,
     CheckpointError,
     Fenced,
     LeaseHeld,
     LogUnavailable,
     NoProgress,
     PluginError,
+    RedisRefused,
     RlweaveError,
     SettingsError,
 )
@@ -27,16 +29,21 @@ class ExitCode(IntEnum):
     FENCED = 5  # a newer process of the same role took over
     NO_PROGRESS = 6  # an upstream stage stayed silent beyond the limit
     UNACCOUNTED = 7  # an audit did not balance
+    DENIED = 8  # Kafka or Redis does not let us in: credentials, a certificate or an access rule are wrong
     INTERNAL = 70  # a bug: the log has the traceback
 
 
-RESTART_IS_FUTILE = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS})
+RESTART_IS_FUTILE = frozenset(
+    {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS, ExitCode.DENIED}
+)
 
 _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (SettingsError, ExitCode.USAGE),
     (PluginError, ExitCode.USAGE),
     (CheckpointError, ExitCode.USAGE),
     (LeaseHeld, ExitCode.REFUSED),
+    (AccessDenied, ExitCode.DENIED),
+    (RedisRefused, ExitCode.DENIED),
     (LogUnavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),
     (NoProgress, ExitCode.NO_PROGRESS),

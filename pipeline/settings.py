@@ -9,13 +9,24 @@ what is allowed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from pipeline.secrets import check_no_password, is_secret_name
 from schemas.errors import SettingsError
 from schemas.validation import MAX_GROUP_SIZE
 from topics.catalog import check_run_name
+
+# Settings of the library that have a name of ours: two ways to say one thing could contradict each other.
+_OWN_CONFIG = {
+    "bootstrap.servers": "kafka.bootstrap",
+    "security.protocol": "kafka.security",
+    "sasl.mechanism": "kafka.sasl_mechanism",
+    "sasl.mechanisms": "kafka.sasl_mechanism",
+    "sasl.username": "kafka.user or kafka.credentials_dir",
+    "ssl.ca.location": "kafka.ca_file",
+}
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -24,8 +35,11 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """Base of every section: frozen, and strict about what it is given."""
 
-    # Settings travel to the stages as JSON, which has no infinity.
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    # Settings travel to the stages as JSON, which has no infinity. A wrong value may be a secret in the wrong place:
+    # `ops.run_file` shows what may be shown.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 class RunSettings(Section):
@@ -87,18 +101,83 @@ class RunSettings(Section):
 
 
 class KafkaSettings(Section):
-    """`[kafka]`: the broker."""
+    """`[kafka]`: the broker, and how to be let in."""
 
     bootstrap: str = Field(default="local", description="host:port[,host:port]; 'local': `rlweave services`.")
-    replication_factor: PositiveInt = Field(default=1, description="Copies of every partition.")
-    config: dict[str, str] = Field(default_factory=dict, description="Further librdkafka settings, as they are.")
+    replication_factor: PositiveInt = Field(
+        default=1, description="Copies of every partition; a write needs the majority of them in sync."
+    )
+    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        default="plaintext", description="Protocol of the listener at bootstrap: with TLS (ssl), with a user (sasl)."
+    )
+    sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
+        default="SCRAM-SHA-512", description="How user and password are shown."
+    )
+    credentials_dir: Path | None = Field(
+        default=None, description="Folder with <role>.user and <role>.password of each stage that runs here."
+    )
+    user: str | None = Field(
+        default=None, description="One user for all roles; absent: credentials_dir, or RLWEAVE_KAFKA_USER."
+    )
+    password_file: Path | None = Field(
+        default=None, description="File with the user's password; absent: RLWEAVE_KAFKA_PASSWORD."
+    )
+    ca_file: Path | None = Field(
+        default=None, description="PEM certificates that the brokers' are checked against; absent: the system's."
+    )
+    config: dict[str, str] = Field(
+        default_factory=dict, description="Further librdkafka settings, as they are; no passwords."
+    )
+
+    @field_validator("config")
+    @classmethod
+    def _config_has_no_secrets(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if is_secret_name(name):
+                raise ValueError(
+                    f"{name!r} is a secret: it does not belong into a run file; use kafka.credentials_dir, "
+                    "kafka.password_file or RLWEAVE_KAFKA_PASSWORD"
+                )
+            if name in _OWN_CONFIG:
+                raise ValueError(f"{name!r} is not set here; use {_OWN_CONFIG[name]}")
+        return value
+
+    @model_validator(mode="after")
+    def _login_fits(self) -> Self:
+        given = [name for name in ("credentials_dir", "user", "password_file") if getattr(self, name) is not None]
+        if given and not self.security.startswith("sasl_"):
+            raise ValueError(f"{given[0]} is set, but security = {self.security!r} shows no user; use 'sasl_ssl'")
+        if given[:1] == ["credentials_dir"] and len(given) > 1:
+            raise ValueError(f"credentials_dir and {given[1]} are both set; one of them says who we are")
+        if self.ca_file is not None and not self.security.endswith("ssl"):
+            raise ValueError(f"ca_file is set, but security = {self.security!r} uses no TLS; use 'sasl_ssl' or 'ssl'")
+        return self
 
 
 class RedisSettings(Section):
     """`[redis]`: leases, the peer directory and hints."""
 
-    url: str = Field(default="local", description="redis://...; 'local': `rlweave services`; 'none': run without.")
+    url: str = Field(
+        default="local",
+        description="redis://[user@]host[:port][/db], rediss:// with TLS; 'local': `rlweave services`; 'none': run "
+        "without.",
+    )
+    password_file: Path | None = Field(
+        default=None, description="File with the password; absent: RLWEAVE_REDIS_PASSWORD, or none."
+    )
+    ca_file: Path | None = Field(
+        default=None, description="PEM certificates that a rediss:// server's is checked against; absent: the system's."
+    )
     lease_s: Seconds = Field(default=10.0, description="Life of the learner's lease without renewal.")
+
+    @field_validator("url")
+    @classmethod
+    def _url_has_no_password(cls, value: str) -> str:
+        try:
+            check_no_password(value)
+        except SettingsError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+        return value
 
 
 class ModelSettings(Section):

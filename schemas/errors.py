@@ -48,6 +48,10 @@ class LogUnavailable(LogError):
     """No broker answered within the deadline."""
 
 
+class AccessDenied(LogError):
+    """The broker does not let us in, or not do this: credentials, a certificate or an access rule are wrong."""
+
+
 class DeliveryError(LogError):
     """A record was not written, or it is unknown whether it was."""
 
@@ -94,6 +98,10 @@ class FetchCancelled(WeightsError):
 
 class RedisUnavailable(RlweaveError):
     """Redis did not answer, or refused. It is never the only copy of anything: the caller goes on without it."""
+
+
+class RedisRefused(RedisUnavailable):
+    """Redis answers and does not let us in, or not do this: password, user or certificate are wrong."""
 
 
 class EngineError(RlweaveError):

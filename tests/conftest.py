@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 
+from ops.services.cluster import Cluster
 from ops.services.manager import services_down, services_up
 from ops.services.model import ServicesInfo, ServicesSettings
 from topics.clock import Deadline
@@ -86,6 +87,29 @@ def services(pytestconfig: pytest.Config) -> ServicesInfo:
             redis=os.environ.get("RLWEAVE_TEST_REDIS"),
         )
     )
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three Kafka brokers of their own, all up; a test that takes one away brings it back."""
+    settings = ServicesSettings(state_dir=tmp_path_factory.mktemp("cluster"), brokers=3)
+    try:
+        services_up(settings)
+        yield Cluster(settings.state_dir)
+    finally:
+        for broker in Cluster(settings.state_dir).brokers:
+            broker.kill()  # quicker than an orderly end, and nobody needs the data
+        services_down(settings)
+
+
+@pytest.fixture(scope="session")
+def secure_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
+    """A Kafka with SASL_SSL and access rules, and a Valkey with TLS and a password; `.access` names the files."""
+    settings = ServicesSettings(state_dir=tmp_path_factory.mktemp("secure"), secure=True)
+    try:
+        yield services_up(settings)
+    finally:
+        services_down(settings)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from ops.audit.report import AuditReport, AuditSettings, judge
 from ops.audit.show import lines_of
 from ops.replay.sources import KafkaSource, Source
 from ops.run_file import RunFile
+from pipeline.credentials import client_config
+from topics.access import READER
 from topics.kafka.raw import RawLog
 from topics.log import Log
 
@@ -36,7 +38,8 @@ def audit_run(log: Log, *, run_file: RunFile) -> Audited:
         RunNotFound: it has no topics.
         LogUnavailable, LogError: the broker does not answer, or refuses.
     """
-    source = KafkaSource(RawLog(run_file.kafka.bootstrap, config=run_file.kafka.config), run=log.run)
+    raw = RawLog(run_file.kafka.bootstrap, config=client_config(run_file.kafka, role=READER))
+    source = KafkaSource(raw, run=log.run)
     return Audited(report=audit_source(source, max_age=age_bound(run_file)))
 
 

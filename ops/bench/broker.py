@@ -24,9 +24,9 @@ def broker(kafka: str | None, *, state_dir: Path) -> Iterator[str]:
     if kafka is not None:
         yield kafka
         return
-    known = services_status(ServicesSettings(state_dir=state_dir)).kafka
-    if known.running:
-        yield known.address
+    known = services_status(ServicesSettings(state_dir=state_dir))
+    if known.kafka.running and known.access is None:
+        yield known.kafka_bootstrap
         return
     with tempfile.TemporaryDirectory(prefix="rlweave-bench-") as folder:
         settings = ServicesSettings(state_dir=Path(folder))

@@ -1,13 +1,14 @@
 """Options and addresses that several commands share.
 
 Invariants: the broker's address is, in this order, what `--kafka` says, `RLWEAVE_KAFKA`, the run's saved settings, the
-local services'.
+run file in `RLWEAVE_CONFIG`, the local services'. Users and certificates come from the same settings.
 """
 
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,7 @@ from schemas.errors import RlweaveError
 
 if TYPE_CHECKING:
     from ops.run_file import RunFile
+    from pipeline.settings import KafkaSettings
     from topics.kafka.raw import RawLog
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -94,12 +96,46 @@ def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Pa
     return address
 
 
-def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path) -> RawLog:
-    """Byte-level access to the broker, with the run's own client settings where it has any."""
+def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path, role: str = "reader") -> RawLog:
+    """Byte-level access to the broker, let in as the run's settings say, or the run file in `RLWEAVE_CONFIG`.
+
+    Args:
+        role: whose credentials to use, where there are some per role.
+
+    Raises:
+        AddressUnknown: nobody said where the broker is.
+        SettingsError: credentials cannot be read.
+        ServicesError: the state of the local services is damaged.
+    """
+    from pipeline.credentials import client_config
+    from pipeline.settings import KafkaSettings
     from topics.kafka.raw import RawLog
 
-    address = broker_address(kafka, settings=settings, state_dir=state_dir)
-    return RawLog(address, config={} if settings is None else settings.kafka.config)
+    known = _named_settings() if settings is None else settings
+    address = broker_address(kafka, settings=known, state_dir=state_dir)
+    if known is not None and known.kafka.bootstrap != "local":
+        section = known.kafka
+    else:
+        section = KafkaSettings() if kafka else _local_access(state_dir)
+    return RawLog(address, config=client_config(section, role=role))
+
+
+def _named_settings() -> RunFile | None:
+    """The run file that the environment names."""
+    from ops.run_file import load_run_file
+
+    path = os.environ.get("RLWEAVE_CONFIG")
+    return load_run_file(Path(path)) if path else None
+
+
+def _local_access(state_dir: Path) -> KafkaSettings:
+    """How the local services let in; without any, openly."""
+    from ops.addresses import kafka_access
+    from ops.services.manager import services_status
+    from ops.services.model import ServicesSettings
+    from pipeline.settings import KafkaSettings
+
+    return KafkaSettings.model_validate(kafka_access(services_status(ServicesSettings(state_dir=state_dir))))
 
 
 def ago(elapsed_ms: float) -> str:

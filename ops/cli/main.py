@@ -19,6 +19,7 @@ COMMANDS = {
     "services": ("ops.cli.services:services", "Run Kafka and Redis on this machine."),
     "doctor": ("ops.cli.services:doctor", "Say what this machine lacks and how to get it."),
     "topics": ("ops.cli.topics:topics", "Show the topics of a run."),
+    "acls": ("ops.cli.acls:acls", "Print or set the access rules of a run."),
     "status": ("ops.cli.status:status", "Show what every process of a run is doing."),
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),

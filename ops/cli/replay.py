@@ -49,9 +49,10 @@ def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **gi
     options = _Options(given)
     selection = options.selection()
     options.check_one_target(selection)
-    log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir)
-    source = KafkaSource(log, run=run)
     to_topic, to_run, to_dump = options.text("to_topic"), options.text("to_run"), options.path("to_dump")
+    role = "reader" if to_topic is None and to_run is None else "admin"
+    log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir, role=role)
+    source = KafkaSource(log, run=run)
     if to_dump is not None:
         _dump(source, to_dump)
     elif to_topic is not None or to_run is not None:

@@ -32,6 +32,7 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     from ops.run_file import load_saved
     from ops.wiring import open_log
     from pipeline.stage import CONNECT_S
+    from topics.access import READER
     from topics.catalog import check_run_name
     from topics.clock import Deadline
 
@@ -40,7 +41,7 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     if kafka is not None:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
     run_file = resolve(run_file, state_dir=state_dir, start=False)
-    log = open_log(run_file)
+    log = open_log(run_file, role=READER)
     log.connect(deadline=Deadline.after(CONNECT_S))
     audit = audit_run(log, run_file=run_file)
     summary = write_report(log, run_file=run_file, audit=audit, wall_s=None)

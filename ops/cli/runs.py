@@ -72,7 +72,7 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
 
     check_run_name(name)
     settings = saved_settings(name, runs_dir=runs_dir)
-    log = open_raw_log(kafka, settings=settings, state_dir=state_dir)
+    log = open_raw_log(kafka, settings=settings, state_dir=state_dir, role="admin")
     what = f"the topics of run {name}" + (f" and {runs_dir / name}" if files else "")
     if not yes:
         click.confirm(f"Delete {what}? This cannot be undone", abort=True)

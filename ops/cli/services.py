@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -42,12 +43,17 @@ def services() -> None:
 @_STATE_DIR
 @_KAFKA
 @_REDIS
+@click.option("--brokers", type=click.IntRange(min=1), help="Kafka brokers; fixed by the first start, then one.")
+@click.option("--secure", is_flag=True, help="TLS, a user per stage, access rules; fixed by the first start.")
 @_JSON
-def up(state_dir: Path, *, kafka: str | None, redis: str | None, as_json: bool) -> None:
+def up(
+    state_dir: Path, *, kafka: str | None, redis: str | None, brokers: int | None, secure: bool, as_json: bool
+) -> None:
     """Start what does not run yet and print the addresses; they stay the same across restarts."""
     from ops.services.manager import services_up
 
-    _print_info(_call(services_up, _settings(state_dir, kafka=kafka, redis=redis)), as_json=as_json)
+    settings = replace(_settings(state_dir, kafka=kafka, redis=redis), brokers=brokers, secure=True if secure else None)
+    _print_info(_call(services_up, settings), as_json=as_json)
 
 
 @services.command()
@@ -117,8 +123,10 @@ def _print_info(info: ServicesInfo, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(info), indent=2, default=str))
         return
-    for service in (info.kafka, info.redis):
+    for service in (info.kafka, *info.brokers, info.redis):
         click.echo(_line(service))
+    if info.access is not None:
+        click.echo(f"secure: users in {info.access.credentials_dir}, certificate {info.access.ca_file}")
     for note in info.notes:
         click.echo(f"note: {note}", err=True)
 
@@ -131,7 +139,7 @@ def _line(service: ServiceInfo) -> str:
     details = [service.kind, *([f"version {service.version}"] if service.version else [])]
     details += [f"pid {service.pid}"] if service.pid else []
     details += [f"log {service.log}"] if service.log else []
-    return f"{service.name:<6} {state:<13} {service.address or '-'}  ({', '.join(details)})"
+    return f"{service.name:<7} {state:<13} {service.address or '-'}  ({', '.join(details)})"
 
 
 def _print_finding(finding: Finding) -> None:

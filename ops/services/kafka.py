@@ -1,108 +1,85 @@
-"""A single-node Kafka broker (KRaft, broker and controller in one Java process), and the check of any broker.
+"""A Kafka broker (KRaft, broker and controller in one Java process), alone or in a cluster; the check of any broker.
 
-Files under `<state dir>/kafka`: `data` (formatted once), `logs`, `server.properties` (rewritten at every start).
-It listens on 127.0.0.1 only, without authentication: it is for one user on one machine.
+Files under `<state dir>/kafka` (`kafka-1`, `kafka-2`, ... in a cluster): `data` (formatted once), `logs`,
+`server.properties` (rewritten at every start). It listens on 127.0.0.1 only. Without `secure` there is no
+authentication: it is for one user on one machine.
 """
 
 from __future__ import annotations
 
-import base64
 import logging
 import subprocess
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
 
 from ops.services.jars import find_jars, jars_dir, jars_version
-from ops.services.model import ServicesError
+from ops.services.kafka_settings import BrokerPlace, broker_properties
+from ops.services.model import Layout, ServicesError
 from ops.services.process import ProcessId, spawn_detached
 from ops.services.programs import find_java
-from ops.services.state import LOOPBACK, ServiceState
+from ops.services.secure import secure_files, write_private
+from ops.services.state import LOOPBACK, ServiceState, StateFile
+from pipeline.credentials import client_config
+from pipeline.settings import KafkaSettings
+from topics.access import ADMIN
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _FORMAT_S = 60.0
 _PROBE_S = 1.0
-_MAX_RECORD_BYTES = 32 * 2**20 + 2**20  # a record may be 32 MiB; the rest is for key, headers and batch framing
+_HEAP = {1: "-Xmx384m"}  # by number of brokers; a cluster's replicate, which takes buffers
+_CLUSTER_HEAP = "-Xmx512m"
 
 # TieredStopAtLevel=1: ready in 1.4 s instead of 1.9-2.9 s, 3 s of processor time instead of 5 s for the same 60,000
 # records of 8 kB, at the same produce rate.
-_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
-
-_PROPERTIES = f"""\
-process.roles=broker,controller
-node.id=1
-listeners=BROKER://{LOOPBACK}:{{broker_port}},CONTROLLER://{LOOPBACK}:{{controller_port}}
-advertised.listeners=BROKER://{LOOPBACK}:{{broker_port}}
-controller.quorum.voters=1@{LOOPBACK}:{{controller_port}}
-listener.security.protocol.map=BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=BROKER
-controller.listener.names=CONTROLLER
-log.dirs={{data}}
-# One node: every internal topic has one replica, and few partitions so that it starts quickly.
-default.replication.factor=1
-min.insync.replicas=1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=8
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=4
-# Topics are made by the catalog only, and keep what they hold unless the catalog says otherwise.
-auto.create.topics.enable=false
-log.retention.ms=-1
-offsets.retention.minutes=525600
-message.max.bytes={_MAX_RECORD_BYTES}
-replica.fetch.max.bytes={_MAX_RECORD_BYTES}
-# Groups settle at once, and clients may ask for short sessions.
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-group.consumer.min.session.timeout.ms=1000
-group.consumer.min.heartbeat.interval.ms=500
-# After a kill, a new broker waits until the session of the old one has ended: 4 s instead of 9 s.
-broker.session.timeout.ms=4000
-broker.heartbeat.interval.ms=500
-# Small: the defaults take 128 MiB of heap for the cleaner alone.
-log.cleaner.dedupe.buffer.size=16777216
-num.network.threads=2
-num.io.threads=4
-"""
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
 
 
-class KafkaServer:
-    """The broker of one state directory (see `ops.services.server.Server`)."""
+class KafkaBroker:
+    """One broker of one state directory (see `ops.services.server.Server`).
 
-    name = "kafka"
-    num_ports = 2  # broker, controller
+    Args:
+        state_file: of the directory; says where the other brokers are.
+        node: its number, from 1.
+        layout: of the cluster.
+    """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._root = state_dir / "kafka"
+    def __init__(self, state_file: StateFile, *, node: int, layout: Layout) -> None:
+        self._state_file = state_file
+        self._node = node
+        self._layout = layout
+        self.name = _name(node, self._layout)
+        self.num_ports = 3 if self._layout.secure else 2  # clients, (brokers,) controllers
+        self._root = state_file.directory / self.name
+        self._files = secure_files(state_file.directory)
         self._data, self._log_dir = self._root / "data", self._root / "logs"
         self.logs = (self._log_dir / "server.log", self._log_dir / "output.log")
+        self._formatting: subprocess.Popen[str] | None = None
 
-    def spawn(self, ports: tuple[int, ...]) -> ProcessId:
-        """Format the data directory on first use, then start the broker.
+    def prepare(self) -> None:
+        """Write the configuration and begin to format the data directory on first use.
+
+        Raises:
+            ServicesError: Java or the jars are missing.
+        """
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._properties.write_text(self._configuration())
+        if self._cluster_id() is None:
+            self._formatting = self._format()
+
+    def spawn(self, ports: tuple[int, ...]) -> ProcessId:  # noqa: ARG002 - they are in the configuration already
+        """Start the broker, when the data directory is formatted.
 
         Raises:
             ServicesError: Java or the jars are missing, or formatting failed.
         """
-        java, jars = find_java(), find_jars()
-        self._log_dir.mkdir(parents=True, exist_ok=True)
-        properties = self._root / "server.properties"
-        broker_port, controller_port = ports
-        properties.write_text(
-            _PROPERTIES.format(broker_port=broker_port, controller_port=controller_port, data=self._data)
-        )
-        system = (f"-Dlog4j2.configurationFile={_LOG4J}", f"-Drlweave.kafka.logs={self._log_dir}")
-        command = [java, *_JVM, f"-XX:ErrorFile={self._log_dir}/jvm-%p.log", *system, "-cp", f"{jars}/*"]
-        if self._cluster_id() is None:
-            self._format([*command, "kafka.tools.StorageTool"], properties)
+        if self._formatting is not None:
+            self._wait_formatted(self._formatting)
+            self._formatting = None
         self.logs[-1].unlink(missing_ok=True)
-        return spawn_detached([*command, "kafka.Kafka", str(properties)], output=self.logs[-1])
+        return spawn_detached([*self._command(), "kafka.Kafka", str(self._properties)], output=self.logs[-1])
 
     def address(self, ports: tuple[int, ...]) -> str:
         """Bootstrap address."""
@@ -113,29 +90,68 @@ class KafkaServer:
         return jars_version(jars_dir())
 
     def probe(self, state: ServiceState) -> Callable[[], bool]:
-        """Check that a broker with this directory's cluster id answers, and that it leads all partitions."""
-        client, expected = _admin(self.address(state.ports)), self._cluster_id()
+        """Check that a broker with this directory's cluster id answers, and that its partitions are led."""
+        client, expected = admin_client(self.address(state.ports), self.client_config()), self._cluster_id()
 
         def answers() -> bool:
             try:
                 metadata = client.list_topics(timeout=_PROBE_S)
             except KafkaException:
                 return False
-            # Right after a restart the broker answers before it leads; a client would then wait for a second.
-            partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-            leads = all(partition.leader >= 0 for partition in partitions)
-            return leads and bool(metadata.brokers) and metadata.cluster_id == expected
+            member = metadata.cluster_id == expected and self._node in metadata.brokers
+            return member and _is_led(metadata, node=self._node)
 
         return answers
 
-    def _format(self, storage_tool: list[str], properties: Path) -> None:
-        # A leading "-" would be read as an option.
-        cluster_id = "r" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        command = [*storage_tool, "format", "--ignore-formatted", "-t", cluster_id, "-c", str(properties)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FORMAT_S)
-        if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()[-1000:]
-            raise ServicesError(f"Kafka could not format {self._data}: {said}", hint="is the disk full or read-only?")
+    def client_config(self) -> dict[str, str]:
+        """Library settings of an administrator of this cluster."""
+        return admin_config(self._state_file.directory, self._layout)
+
+    @property
+    def _properties(self) -> Path:
+        return self._root / "server.properties"
+
+    def _configuration(self) -> str:
+        places = {node: self._state_file.read(_name(node, self._layout)).ports for node in _nodes(self._layout)}
+        place = BrokerPlace(
+            node=self._node,
+            ports=places[self._node],
+            controllers={node: ports[-1] for node, ports in places.items()},
+        )
+        return broker_properties(place, layout=self._layout, data=self._data, files=self._files)
+
+    def _command(self) -> list[str]:
+        java, jars = find_java(), find_jars()
+        heap = _HEAP.get(self._layout.brokers, _CLUSTER_HEAP)
+        system = (f"-Dlog4j2.configurationFile={_LOG4J}", f"-Drlweave.kafka.logs={self._log_dir}")
+        return [java, heap, *_JVM, f"-XX:ErrorFile={self._log_dir}/jvm-%p.log", *system, "-cp", f"{jars}/*"]
+
+    def _format(self) -> subprocess.Popen[str]:
+        command = [*self._command(), "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        command += ["-t", self._layout.cluster_id, "-c", str(self._properties)]
+        if self._layout.secure:
+            # The users are part of the format, by way of a file: arguments can be seen by everybody on the machine.
+            lines = [f"--add-scram\nSCRAM-SHA-512=[name={u},password={p}]" for u, p in self._files.passwords().items()]
+            self._users_file.unlink(missing_ok=True)
+            write_private(self._users_file, "\n".join(lines))
+            command.append(f"@{self._users_file}")
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def _wait_formatted(self, formatting: subprocess.Popen[str]) -> None:
+        try:
+            _, said = formatting.communicate(timeout=_FORMAT_S)
+        except subprocess.TimeoutExpired as error:
+            formatting.kill()
+            raise ServicesError(f"Kafka did not format {self._data} within {_FORMAT_S:g} s") from error
+        finally:
+            self._users_file.unlink(missing_ok=True)
+        if formatting.returncode != 0:
+            shown = "" if self._layout.secure else f": {said.strip()[-1000:]}"  # it may quote a password
+            raise ServicesError(f"Kafka could not format {self._data}{shown}", hint="is the disk full or read-only?")
+
+    @property
+    def _users_file(self) -> Path:
+        return self._root / "users.txt"
 
     def _cluster_id(self) -> str | None:
         """Read the cluster id of the formatted data directory; None when it is not formatted."""
@@ -146,6 +162,20 @@ class KafkaServer:
         return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")).get("cluster.id")
 
 
+def brokers(state_file: StateFile, layout: Layout) -> list[KafkaBroker]:
+    """The brokers of a state directory, in order."""
+    return [KafkaBroker(state_file, node=node, layout=layout) for node in _nodes(layout)]
+
+
+def admin_config(state_dir: Path, layout: Layout) -> dict[str, str]:
+    """Library settings of an administrator of the local cluster."""
+    if not layout.secure:
+        return {}
+    files = secure_files(state_dir)
+    settings = KafkaSettings(security="sasl_ssl", credentials_dir=files.credentials, ca_file=files.ca)
+    return client_config(settings, role=ADMIN)
+
+
 def check_kafka(bootstrap: str, *, timeout_s: float) -> None:
     """Prove that a broker answers at `bootstrap` within `timeout_s` seconds.
 
@@ -153,7 +183,7 @@ def check_kafka(bootstrap: str, *, timeout_s: float) -> None:
         ServicesError: none does, or the address has no `host:port` form.
     """
     seen: list[str] = []  # what the client met on the way: "connection refused", "failed to resolve"
-    client = _admin(bootstrap, on_error=lambda error: seen.append(error.str()))
+    client = admin_client(bootstrap, {}, on_error=lambda error: seen.append(error.str()))
     try:
         client.list_topics(timeout=timeout_s)
     except KafkaException as error:
@@ -166,7 +196,9 @@ def check_kafka(bootstrap: str, *, timeout_s: float) -> None:
         ) from error
 
 
-def _admin(bootstrap: str, *, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
+def admin_client(
+    bootstrap: str, security: dict[str, str], *, on_error: Callable[[KafkaError], None] | None = None
+) -> AdminClient:
     """An admin client that keeps quiet and reconnects quickly; connection errors reach the caller as exceptions."""
     quiet = logging.getLogger("rlweave.services.kafka")
     quiet.addHandler(logging.NullHandler())
@@ -175,5 +207,20 @@ def _admin(bootstrap: str, *, on_error: Callable[[KafkaError], None] | None = No
         "bootstrap.servers": bootstrap,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
+        **security,
     }
     return AdminClient(config, logger=quiet, error_cb=on_error or (lambda _: None))
+
+
+def _name(node: int, layout: Layout) -> str:
+    return "kafka" if layout.brokers == 1 else f"kafka-{node}"
+
+
+def _nodes(layout: Layout) -> range:
+    return range(1, layout.brokers + 1)
+
+
+def _is_led(metadata: ClusterMetadata, *, node: int) -> bool:
+    """Right after a restart a broker answers before its partitions are led; a client would then wait for a second."""
+    partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    return all(partition.leader >= 0 for partition in partitions if node in partition.replicas)

@@ -1,20 +1,24 @@
 """Start, stop and report the services of one state directory: the entry points of `rlweave services`.
 
 Each call holds the lock of the state directory, so two concurrent `services_up` start one set and return the same
-addresses. A service given as an address is never started or stopped, only asked whether it answers.
+addresses. A service given as an address is never started or stopped, only asked whether it answers. How many brokers
+there are, and whether they are secure, is fixed by the first start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ops.services.kafka import KafkaServer, check_kafka
-from ops.services.model import ServiceInfo, ServicesError, ServicesInfo, ServicesSettings
+from ops.services.kafka import brokers, check_kafka
+from ops.services.model import Layout, ServiceInfo, ServicesError, ServicesInfo, ServicesSettings
 from ops.services.process import is_running
+from ops.services.secure import ensure_secure_files, secure_files
 from ops.services.server import Server, ensure_started, ensure_stopped, observe
-from ops.services.state import ServiceState, StateFile
-from ops.services.valkey import ValkeyServer, check_redis
+from ops.services.state import StateFile
+from ops.services.valkey import check_redis, redis_servers
 
+MAX_BROKERS = 9
 _EXTERNAL_S = 4.0  # per service, so that both together fail within 10 s
 
 
@@ -27,11 +31,16 @@ def services_up(settings: ServicesSettings) -> ServicesInfo:
     Raises:
         ServicesError: something is missing, does not start, or does not answer; the message quotes the log.
     """
-    state_file, (kafka, redis) = _open(settings)
+    state_file = _state_file(settings)
     with state_file.locked():
+        layout = _layout(settings, state_file)
+        if state_file.read_layout() is None:
+            state_file.write_layout(layout)
+        if layout.secure:
+            ensure_secure_files(state_file.directory)
         notes = [
-            *_up(kafka, state_file, external=settings.kafka),
-            *_up(redis, state_file, external=settings.redis),
+            *_up("kafka", brokers(state_file, layout), state_file=state_file, external=settings.kafka),
+            *_up("redis", redis_servers(state_file, layout), state_file=state_file, external=settings.redis),
         ]
         info = _observe_all(settings)
     return replace(info, notes=tuple(notes))
@@ -43,10 +52,11 @@ def services_down(settings: ServicesSettings) -> ServicesInfo:
     Raises:
         ServicesError: a process could not be ended.
     """
-    state_file, servers = _open(settings)
+    state_file = _state_file(settings)
     with state_file.locked():
-        for server in servers:
-            ensure_stopped(server, state_file)
+        layout = _layout(settings, state_file)
+        for servers in (brokers(state_file, layout), redis_servers(state_file, layout)):
+            ensure_stopped(servers, state_file)
         return _observe_all(settings)
 
 
@@ -59,20 +69,41 @@ def services_status(settings: ServicesSettings) -> ServicesInfo:
     return _observe_all(settings)
 
 
-def _open(settings: ServicesSettings) -> tuple[StateFile, tuple[Server, Server]]:
-    state_dir = settings.state_dir.expanduser().absolute()
-    return StateFile(state_dir), (KafkaServer(state_dir), ValkeyServer(state_dir))
+def _state_file(settings: ServicesSettings) -> StateFile:
+    return StateFile(settings.state_dir.expanduser().absolute())
 
 
-def _up(server: Server, state_file: StateFile, *, external: str | None) -> list[str]:
-    state = state_file.read(server.name)
+def _layout(settings: ServicesSettings, state_file: StateFile) -> Layout:
+    """What is there, or will be.
+
+    Raises:
+        ServicesError: something else is asked for than what is there, or than what can be.
+    """
+    known = state_file.read_layout()
+    if settings.brokers is not None and not 1 <= settings.brokers <= MAX_BROKERS:
+        raise ServicesError(f"{settings.brokers} brokers cannot be started here; allowed are 1 to {MAX_BROKERS}")
+    if known is None:
+        return Layout(brokers=1 if settings.brokers is None else settings.brokers, secure=settings.secure is True)
+    differs = settings.brokers not in (None, known.brokers) or settings.secure not in (None, known.secure)
+    if differs:
+        what = f"{known.brokers} broker(s), {'secure' if known.secure else 'not secure'}"
+        raise ServicesError(
+            f"the services in {state_file.directory} were made with {what}, which cannot change",
+            hint="choose another directory with --state-dir, or delete this one after `rlweave services down`",
+        )
+    return known
+
+
+def _up(name: str, servers: Sequence[Server], *, state_file: StateFile, external: str | None) -> list[str]:
     if external is None:
-        return ensure_started(server, state_file)
-    if state.process is not None and is_running(state.process):
-        message = f"a local {server.name} (pid {state.process.pid}) already runs in {state_file.directory}"
-        raise ServicesError(f"{message}, {external} was given", hint="`rlweave services down` first")
-    _check_external(server.name, external)
-    state_file.write(server.name, replace(state, process=None, external=external))
+        return ensure_started(servers, state_file)
+    for server in servers:
+        process = state_file.read(server.name).process
+        if process is not None and is_running(process):
+            message = f"a local {server.name} (pid {process.pid}) already runs in {state_file.directory}"
+            raise ServicesError(f"{message}, {external} was given", hint="`rlweave services down` first")
+    _check_external(name, external)
+    state_file.write(name, replace(state_file.read(name), process=None, external=external))
     return []
 
 
@@ -85,19 +116,43 @@ def _check_external(name: str, address: str) -> str | None:
 
 
 def _observe_all(settings: ServicesSettings) -> ServicesInfo:
-    state_file, (kafka, redis) = _open(settings)
+    state_file = _state_file(settings)
+    layout = _layout(settings, state_file)
+    kafka, each = _observe("kafka", brokers(state_file, layout), state_file=state_file, external=settings.kafka)
+    redis, _ = _observe("redis", redis_servers(state_file, layout), state_file=state_file, external=settings.redis)
+    local = "local" in (kafka.kind, redis.kind)
     return ServicesInfo(
-        kafka=_observe(kafka, state_file.read(kafka.name), external=settings.kafka),
-        redis=_observe(redis, state_file.read(redis.name), external=settings.redis),
+        kafka=kafka,
+        redis=redis,
+        brokers=each if len(each) > 1 else (),
+        access=secure_files(state_file.directory).access if layout.secure and local else None,
     )
 
 
-def _observe(server: Server, state: ServiceState, *, external: str | None) -> ServiceInfo:
-    address = external if external is not None else state.external
-    if address is None:
-        return observe(server, state)
+def _observe(
+    name: str, servers: Sequence[Server], *, state_file: StateFile, external: str | None
+) -> tuple[ServiceInfo, tuple[ServiceInfo, ...]]:
+    """The service as a whole, and each of its servers."""
+    known = state_file.read(name).external if external is None else external
+    if known is not None:
+        return _observe_external(name, known), ()
+    each = tuple(observe(server, state_file.read(server.name)) for server in servers)
+    if name == "kafka" and len(each) > 1:
+        pids = {info.pid for info in each}
+        whole = replace(
+            each[0],
+            name=name,
+            address=",".join(info.address for info in each if info.address),
+            running=all(info.running for info in each),
+            pid=None if None in pids else each[0].pid,
+        )
+        return whole, each
+    return replace(each[-1], name=name, running=all(info.running for info in each), pid=each[0].pid), ()
+
+
+def _observe_external(name: str, address: str) -> ServiceInfo:
     try:
-        version = _check_external(server.name, address)
+        version = _check_external(name, address)
     except ServicesError:
-        return ServiceInfo(name=server.name, kind="external", address=address, running=False)
-    return ServiceInfo(name=server.name, kind="external", address=address, running=True, version=version)
+        return ServiceInfo(name=name, kind="external", address=address, running=False)
+    return ServiceInfo(name=name, kind="external", address=address, running=True, version=version)

@@ -79,24 +79,36 @@ def is_running(process: ProcessId) -> bool:
     return False
 
 
-def stop(process: ProcessId) -> None:
-    """Ask the process to end (SIGTERM), then make it (SIGKILL). No-op when it is gone.
+def stop_all(processes: Sequence[ProcessId]) -> None:
+    """Ask processes to end (SIGTERM), together, then make them (SIGKILL). No-op for those that are gone.
 
     Raises:
-        ServicesError: it is still there after both, or belongs to another user.
+        ServicesError: one is still there after both, or belongs to another user.
     """
     for signum, timeout_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
-        if not is_running(process):
+        for process in processes:
+            send(process, signum)
+        if wait_until(lambda: not any(map(is_running, processes)), timeout_s=timeout_s):
             return
-        try:
-            os.kill(process.pid, signum)
-        except ProcessLookupError:
-            return
-        except PermissionError as error:
-            raise ServicesError(f"process {process.pid} belongs to another user, not stopped") from error
-        if wait_until(lambda: not is_running(process), timeout_s=timeout_s):
-            return
-    raise ServicesError(f"process {process.pid} did not end {_KILL_S:g} s after SIGKILL", hint="look at `dmesg`")
+    left = [process.pid for process in processes if is_running(process)]
+    raise ServicesError(f"process {left[0]} did not end {_KILL_S:g} s after SIGKILL", hint="look at `dmesg`")
+
+
+def send(process: ProcessId, signum: signal.Signals) -> bool:
+    """Signal exactly this process; False when it is gone.
+
+    Raises:
+        ServicesError: it belongs to another user.
+    """
+    if not is_running(process):
+        return False
+    try:
+        os.kill(process.pid, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise ServicesError(f"process {process.pid} belongs to another user, not stopped") from error
+    return True
 
 
 def tail(logs: Sequence[Path], *, num_lines: int = 10) -> str:

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from ops.services.model import ServicesError
+from ops.services.model import Layout, ServicesError
 from ops.services.process import ProcessId
 
 LOOPBACK = "127.0.0.1"
+_LAYOUT = "layout"  # beside the services' names in the file
 _LOCK_POLL_S = 0.05
 _LOCK_S = 180.0  # longer than the first start on a slow machine, jars included in most networks
 
@@ -79,10 +80,35 @@ class StateFile:
 
     def write(self, name: str, state: ServiceState) -> None:
         """Remember `state` for service `name`, replacing the file atomically."""
-        content = json.dumps({**self._read_all(), name: asdict(state)}, indent=2)
+        self._write_all({**self._read_all(), name: asdict(state)})
+
+    def _write_all(self, content: dict[str, dict[str, object]]) -> None:
         temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(content + "\n")
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
         temporary.replace(self._path)
+
+    def read_layout(self) -> Layout | None:
+        """What the services here are made of; None before the first start.
+
+        Raises:
+            ServicesError: the file is damaged.
+        """
+        content = self._read_all()
+        fields = content.get(_LAYOUT)
+        if fields is None:
+            return Layout() if content else None  # a file of a version that knew one layout only
+        try:
+            return Layout(
+                brokers=int(str(fields["brokers"])),
+                secure=fields["secure"] is True,
+                cluster_id=str(fields["cluster_id"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def write_layout(self, layout: Layout) -> None:
+        """Remember what the services are made of."""
+        self._write_all({**self._read_all(), _LAYOUT: asdict(layout)})
 
     def forget_process(self, name: str) -> None:
         """Remember that service `name` does not run; its ports stay, an external address does not."""

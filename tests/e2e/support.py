@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from ops.addresses import kafka_access, redis_access
 from ops.audit.report import AuditReport
 from ops.audit.run import audit_source
 from ops.replay.sources import KafkaSource
 from ops.services.model import ServicesInfo
+from pipeline.credentials import client_config
 from pipeline.history import LedgerView
+from pipeline.settings import KafkaSettings
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, StageEvent
 from tests.e2e.processes import LIMIT_S, ROOT, Process, children_of, signal_pid, spawn
+from topics.access import ADMIN, READER
 from topics.catalog import EVENTS, LEDGER, WEIGHTS, Topic
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
@@ -53,6 +57,8 @@ def settings_of(name: str, folder: Path, *, services: ServicesInfo, model: Path)
         "run.stop_grace_s": 15.0,
         "kafka.bootstrap": services.kafka_bootstrap,
         "redis.url": services.redis_url,
+        **{f"kafka.{key}": str(value) for key, value in kafka_access(services).items()},
+        **{f"redis.{key}": str(value) for key, value in redis_access(services).items()},
         "redis.lease_s": 2.0,
         "model.path": str(model),
         "prompts.max_tokens": 3,
@@ -79,6 +85,7 @@ class Run:
     folder: Path
     settings: dict[str, Value]
     log: KafkaLog
+    services: ServicesInfo
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -131,7 +138,8 @@ class Run:
         return Watch(self.log, topics=topics)
 
     def audit(self, *, max_age: int | None = 2) -> AuditReport:
-        return audit_source(KafkaSource(RawLog(self.bootstrap), run=self.name), max_age=max_age)
+        raw = RawLog(self.bootstrap, config=config_of(self.services, role=READER))
+        return audit_source(KafkaSource(raw, run=self.name), max_age=max_age)
 
     def oracle(self) -> dict[str, object]:
         """The verdict of the script that shares no code with the product."""
@@ -144,16 +152,22 @@ class Run:
         return verdict
 
 
+def config_of(services: ServicesInfo, *, role: str) -> dict[str, str]:
+    """What a client of these services needs, as one of the roles; nothing unless they are secure."""
+    return client_config(KafkaSettings.model_validate(kafka_access(services)), role=role)
+
+
 @contextmanager
 def small_run(
     folder: Path, name: str, *, services: ServicesInfo, model: Path, changes: Mapping[str, Value] | None = None
 ) -> Iterator[Run]:
     """A run with topics of its own; whatever is left of it is ended afterwards."""
     settings = settings_of(name, folder, services=services, model=model) | dict(changes or {})
-    log = KafkaLog(services.kafka_bootstrap, run=name, data_partitions=PARTITIONS)
+    config = config_of(services, role=ADMIN)
+    log = KafkaLog(services.kafka_bootstrap, run=name, data_partitions=PARTITIONS, config=config)
     log.connect(deadline=Deadline.after(10))
     log.admin().ensure_topics()
-    run = Run(name=name, folder=folder, settings=settings, log=log)
+    run = Run(name=name, folder=folder, settings=settings, log=log, services=services)
     try:
         yield run
     finally:

@@ -20,7 +20,7 @@ from redis import Redis
 
 from ops.cli.services import doctor, services
 from ops.services.manager import services_down, services_status, services_up
-from ops.services.model import ServicesError, ServicesInfo, ServicesSettings
+from ops.services.model import Layout, ServicesError, ServicesInfo, ServicesSettings
 from ops.services.process import ProcessId, wait_until
 from ops.services.server import ensure_started, ensure_stopped, observe
 from ops.services.state import ServiceState, StateFile, free_ports
@@ -116,15 +116,16 @@ def test_a_killed_broker_is_seen_and_started_again(settings: ServicesSettings) -
 
 
 def test_a_taken_port_is_replaced_and_said(tmp_path: Path) -> None:
-    server, state_file = ValkeyServer(tmp_path), StateFile(tmp_path)
+    state_file = StateFile(tmp_path)
+    server = ValkeyServer(state_file, layout=Layout())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         state_file.write("redis", ServiceState(ports=(port,)))
-        notes = ensure_started(server, state_file)
+        notes = ensure_started([server], state_file)
     info = observe(server, state_file.read("redis"))
-    ensure_stopped(server, state_file)
+    ensure_stopped([server], state_file)
     assert info.running
     assert info.address != server.address((port,))
     assert [str(port) in note for note in notes] == [True]

@@ -11,14 +11,19 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicMetadata,
+)
 
 from schemas.errors import LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
 from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
-from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets
+from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, num_copies
 from topics.lag import partition_lag
 from topics.log import PartitionLag
 
@@ -34,7 +39,7 @@ class KafkaAdmin:
         self._run = connection.run
         self._data_partitions = connection.data_partitions
         self._handle = handle
-        self._replication_factor = replication_factor
+        self._copies = replication_factor
         self._offsets = BrokerOffsets(handle)
         self._by_full_name = {full_name(self._run, topic): topic for topic in CATALOG}
 
@@ -49,6 +54,7 @@ class KafkaAdmin:
         created = [name for name in self._by_full_name if name not in existing and self._create(name)]
         self._wait_until_there()
         self.check_partitions()
+        self._check_copies()
         self._check_configs([name for name in self._by_full_name if name not in created])
         return created
 
@@ -140,9 +146,19 @@ class KafkaAdmin:
 
     def _partition_counts(self) -> dict[str, int]:
         """Partition count per existing topic of the run, by full name."""
+        return {name: len(topic.partitions) for name, topic in self._existing().items()}
+
+    def _existing(self) -> dict[str, TopicMetadata]:
         with translating("asking for the topics"):
             known = self._handle.client().list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        return {name: len(known[name].partitions) for name in self._by_full_name if name in known}
+        return {name: known[name] for name in self._by_full_name if name in known}
+
+    def _check_copies(self) -> None:
+        """More copies than asked for are fine."""
+        for name, topic in self._existing().items():
+            if num_copies(topic) < self._copies:
+                seen, wanted = str(num_copies(topic)), str(self._copies)
+                raise _mismatch(name, "replication.factor", seen=seen, wanted=wanted)
 
     def _create(self, name: str) -> bool:
         """Create one topic; False when somebody else was faster."""
@@ -150,8 +166,8 @@ class KafkaAdmin:
         new = NewTopic(
             name,
             num_partitions=self._num_partitions(name),
-            replication_factor=self._replication_factor,
-            config=_wanted_config(topic),
+            replication_factor=self._copies,
+            config=_wanted_config(topic, copies=self._copies),
         )
         future = self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[name]
         try:
@@ -179,11 +195,13 @@ class KafkaAdmin:
         for resource, future in futures.items():
             with translating(f"reading the configuration of {resource.name}"):
                 seen = {key: str(entry.value) for key, entry in future.result().items()}
-            _check_config(resource.name, self._by_full_name[resource.name], seen=seen)
+            wanted = _wanted_config(self._by_full_name[resource.name], copies=self._copies)
+            _check_config(resource.name, wanted, seen=seen)
 
 
-def _wanted_config(topic: Topic) -> dict[str, str]:
+def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
     return {
+        "min.insync.replicas": str(copies // 2 + 1),  # the majority: what is acknowledged survives a minority's loss
         "cleanup.policy": topic.cleanup,
         "retention.ms": str(topic.retention_ms),
         "retention.bytes": "-1",
@@ -191,17 +209,17 @@ def _wanted_config(topic: Topic) -> dict[str, str]:
     }
 
 
-def _check_config(name: str, topic: Topic, *, seen: Mapping[str, str]) -> None:
-    """Accept longer retention and larger messages than the catalog asks for, nothing else."""
-    for key, wanted in _wanted_config(topic).items():
-        if not _is_enough(key, seen=seen[key], wanted=wanted):
-            raise _mismatch(name, key, seen=seen[key], wanted=wanted)
+def _check_config(name: str, wanted: Mapping[str, str], *, seen: Mapping[str, str]) -> None:
+    """Accept longer retention, larger messages and more replicas in sync than is asked for, nothing else."""
+    for key, value in wanted.items():
+        if not _is_enough(key, seen=seen[key], wanted=value):
+            raise _mismatch(name, key, seen=seen[key], wanted=value)
 
 
 def _is_enough(key: str, *, seen: str, wanted: str) -> bool:
     if key == "cleanup.policy":
         return seen == wanted
-    if key == "max.message.bytes":
+    if key in ("max.message.bytes", "min.insync.replicas"):
         return int(seen) >= int(wanted)
     return int(seen) == -1 or -1 < int(wanted) <= int(seen)  # retention; -1 keeps for ever
 

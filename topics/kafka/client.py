@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from topics.access import no_commits_group
 from topics.catalog import CATALOG, Topic
 from topics.log import ReaderSettings, WriterSettings
 
@@ -36,13 +37,13 @@ class Connection:
         bootstrap: `host:port[,host:port]`.
         run: run name.
         data_partitions: P.
-        overrides: library settings that win over ours (security, for example).
+        overrides: library settings that win over ours (security, for example); they may hold a password.
     """
 
     bootstrap: str
     run: str
     data_partitions: int
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, str] = field(repr=False)
 
     def base(self) -> Config:
         """Settings of every client."""
@@ -92,7 +93,7 @@ def reader_config(connection: Connection, settings: ReaderSettings) -> Config:
     """Settings of a consumer: nothing automatic about offsets."""
     session_ms = round(settings.session_timeout_s * 1000)
     config: Config = connection.base() | {
-        "group.id": settings.group if settings.group is not None else f"rlweave.{connection.run}.no-commits",
+        "group.id": settings.group if settings.group is not None else no_commits_group(connection.run),
         "client.id": settings.client_id or settings.instance or "rlweave",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
-from schemas.errors import DeliveryError, Fenced, LogError, LogUnavailable
+from schemas.errors import AccessDenied, DeliveryError, Fenced, LogError, LogUnavailable
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _NOT_MEMBER = frozenset(
@@ -42,6 +42,20 @@ _TRANSIENT = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
+        # Leaders on the move: a broker went or came back, and what the client knows of them is older.
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
     }
 )
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
@@ -52,6 +66,21 @@ _NO_COORDINATOR = frozenset(
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
     }
+)
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+DENIED_HINT = (
+    "the credentials are those of another role, or rules are missing: `rlweave acls` prints what each role needs, and "
+    "sets it with --apply"
 )
 UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
 
@@ -64,7 +93,12 @@ def cause_of(exception: KafkaException) -> KafkaError:
 
 def is_transient(error: KafkaError) -> bool:
     """Whether waiting and trying again may mend it."""
-    return not error.fatal() and (error.code() in _TRANSIENT or error.retriable())
+    return not error.fatal() and (error.code() in _TRANSIENT or error.retriable() or _is_leaderless(error))
+
+
+def _is_leaderless(error: KafkaError) -> bool:
+    """A partition without a leader, for the moment: the library has no code of its own for it."""
+    return error.code() == KafkaError._NOENT and "leaders" in error.str()
 
 
 def is_unknown_topic(error: KafkaError) -> bool:
@@ -89,6 +123,8 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
             f"{doing}: a newer process with the same transactional id has taken over ({error.str()})",
             hint="stop this process; the newer one carries on",
         )
+    if error.code() in _DENIED:
+        return AccessDenied(f"{doing}: the broker does not allow it ({error.str()})", hint=DENIED_HINT)
     if error.code() in _UNREACHABLE:
         return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
     if error.code() in _NO_COORDINATOR:
@@ -96,10 +132,10 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
     return LogError(f"{doing}: {error.name()}: {error.str()}")
 
 
-def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced:
+def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced | AccessDenied:
     """The same for a record that was not written, or of which that is unknown."""
     known = translated(error, doing=doing)
-    return known if isinstance(known, Fenced) else DeliveryError(known.message, hint=known.hint)
+    return known if isinstance(known, Fenced | AccessDenied) else DeliveryError(known.message, hint=known.hint)
 
 
 @contextmanager

@@ -7,16 +7,14 @@ Failure: `LogUnavailable` names the address and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import KafkaException
-
-from schemas.errors import LogUnavailable
+from topics.access import Grant
 from topics.catalog import check_run_name
 from topics.clock import Deadline
+from topics.kafka.acls import check_access
 from topics.kafka.admin import KafkaAdmin
 from topics.kafka.client import Connection
-from topics.kafka.errors import UNREACHABLE_HINT, cause_of
 from topics.kafka.offsets import AdminHandle, BrokerOffsets
 from topics.kafka.reader import KafkaReader
 from topics.kafka.writer import KafkaWriter
@@ -69,16 +67,17 @@ class KafkaLog:
 
         Raises:
             LogUnavailable: naming the address and what to do.
+            AccessDenied: credentials or certificates are wrong; told at once.
         """
-        limit_s = min(_CONNECT_LIMIT_S, deadline.remaining_s())
-        try:
-            self._handle.client().list_topics(timeout=limit_s)
-        except KafkaException as error:
-            where = self._connection.bootstrap
-            raise LogUnavailable(
-                f"no Kafka broker answered at {where} within {limit_s:g} s: {cause_of(error).str()}",
-                hint=UNREACHABLE_HINT,
-            ) from error
+        self._handle.connect(limit_s=min(_CONNECT_LIMIT_S, deadline.remaining_s()))
+
+    def check_access(self, grants: Sequence[Grant]) -> None:
+        """See that the broker allows everything of `grants` on the run's topics that exist.
+
+        Raises:
+            AccessDenied: naming all that is missing.
+        """
+        check_access(self._handle, grants)
 
     def reader(self, settings: ReaderSettings, *, hooks: ReaderHooks) -> KafkaReader:
         """A reader; it meets the broker at the first `poll`."""

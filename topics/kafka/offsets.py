@@ -10,14 +10,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported implicitly
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
+    AdminClient,
+    ClusterMetadata,
+    OffsetSpec,
+    TopicMetadata,
+)
 
+from schemas.errors import LogUnavailable
+from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, admin_config
+from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translating
+from topics.kafka.refusals import Refusals
 
 Place = tuple[str, int]  # (full topic name, partition)
 REQUEST_TIMEOUT_S = 10.0
+_FIRST_TRY_S = 1.0  # doubled with each: soon enough for a refusal, long enough for a slow broker
+_RETRY_S = 0.1
+_LEAST_S = 0.1
+_RELEARN_S = 2.0
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_committed: the last stable offset
 
@@ -29,13 +43,48 @@ class AdminHandle:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
-        """The client."""
+        """The client.
+
+        Raises:
+            LogError: the library does not accept its settings.
+        """
         with self._lock:
             if self._client is None:
-                self._client = AdminClient(admin_config(self._connection), logger=LibraryLog())
+                config = admin_config(self._connection)
+                with translating("setting up an admin client"):
+                    self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def connect(self, *, limit_s: float) -> ClusterMetadata:
+        """Prove that a broker answers, and lets us in.
+
+        Raises:
+            LogUnavailable: none answers, naming the address and what to do.
+            AccessDenied: one refuses us; told at once.
+        """
+        client, deadline, slice_s = self.client(), Deadline.after(limit_s), _FIRST_TRY_S
+        while True:
+            try:
+                return client.list_topics(timeout=min(slice_s, max(0.1, deadline.remaining_s())))
+            except KafkaException as exception:
+                client.poll(0)  # hands over what the brokers said
+                self._refusals.raise_any(cause=exception)
+                if deadline.expired:
+                    raise LogUnavailable(
+                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:g} s: "
+                        f"{cause_of(exception).str()}",
+                        hint=UNREACHABLE_HINT,
+                    ) from exception
+            slice_s *= 2
+            deadline.clock.wait(_RETRY_S)
+
+
+def num_copies(topic: TopicMetadata) -> int:
+    """Fewest replicas of a partition, those that are away included."""
+    return min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
 
 
 class BrokerOffsets:
@@ -77,8 +126,27 @@ class BrokerOffsets:
         return {(each.topic, each.partition): each.offset for each in found if each.error is None and each.offset >= 0}
 
     def _list(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
-        if not places:
-            return {}
+        deadline = Deadline.after(timeout_s)
+        while places:
+            try:
+                return self._ask(places, spec=spec, timeout_s=max(_LEAST_S, deadline.remaining_s()))
+            except KafkaException as exception:
+                if deadline.expired or not is_transient(cause_of(exception)):
+                    raise
+                self._relearn(deadline)
+        return {}
+
+    def _relearn(self, deadline: Deadline) -> None:
+        """A broker went or came back, so partitions are led by others: find out by whom.
+
+        The library does not by itself: with stale leaders in its cache it was seen to answer FENCED_LEADER_EPOCH for
+        ever, until the cluster's metadata was asked for.
+        """
+        deadline.clock.wait(_RETRY_S)
+        with suppress(KafkaException):
+            self._handle.client().list_topics(timeout=max(_LEAST_S, min(_RELEARN_S, deadline.remaining_s())))
+
+    def _ask(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
         request = {TopicPartition(topic, partition): spec for topic, partition in places}
         futures = self._handle.client().list_offsets(
             request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s

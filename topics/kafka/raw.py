@@ -24,11 +24,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 
-from schemas.errors import DeliveryError, LogError, LogUnavailable
+from schemas.errors import DeliveryError, LogError
+from topics.access import TOOLS_RUN
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, reader_config, writer_config
-from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translated, translating
-from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place
+from topics.kafka.errors import cause_of, is_transient, translated, translating
+from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place, num_copies
 from topics.log import ReaderSettings, WriterSettings
 
 Ranges = Mapping[Place, tuple[int, int]]  # (full topic name, partition) -> first offset, offset after the last
@@ -39,7 +40,7 @@ _BATCH = 500
 _CONNECT_S = 8.0
 _FLUSH_S = 60.0
 _NO_CONFIG: Mapping[str, str] = {}
-_COPIED_CONFIG = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
+_COPIED_CONFIG = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class RawLog:
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, str] = _NO_CONFIG) -> None:
-        self._connection = Connection(bootstrap=bootstrap, run="tools", data_partitions=1, overrides=dict(config))
+        self._connection = Connection(bootstrap=bootstrap, run=TOOLS_RUN, data_partitions=1, overrides=dict(config))
         self._handle = AdminHandle(self._connection)
         self._offsets = BrokerOffsets(self._handle)
 
@@ -73,16 +74,19 @@ class RawLog:
 
         Raises:
             LogUnavailable: no broker answers, naming the address and what to do.
+            AccessDenied: one refuses us.
         """
-        try:
-            topics = self._handle.client().list_topics(timeout=_CONNECT_S).topics
-        except KafkaException as error:
-            raise LogUnavailable(
-                f"no Kafka broker answered at {self._connection.bootstrap} within {_CONNECT_S:g} s: "
-                f"{cause_of(error).str()}",
-                hint=UNREACHABLE_HINT,
-            ) from error
+        topics = self._handle.connect(limit_s=_CONNECT_S).topics
         return {name: len(found.partitions) for name, found in topics.items()}
+
+    def copies(self) -> dict[str, int]:
+        """Fewest replicas of a partition, per topic of the cluster.
+
+        Raises:
+            LogUnavailable, AccessDenied: as `partition_counts`.
+        """
+        topics = self._handle.connect(limit_s=_CONNECT_S).topics
+        return {name: num_copies(found) for name, found in topics.items()}
 
     def ranges(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
         """(earliest, end) offsets of partitions, the end being after the last readable record."""
@@ -147,7 +151,7 @@ class RawLog:
             yield from _read_all(consumer, {place: end for place, (_, end) in wanted.items()})
 
     def create_like(self, target: str, *, source: str) -> bool:
-        """Create `target` with the partitions and limits of `source`; False when it exists with as many partitions.
+        """Create `target` with the partitions, copies and limits of `source`; False when it exists with the partitions.
 
         Raises:
             LogError: the source does not exist, or the target has another partition count.
@@ -165,7 +169,7 @@ class RawLog:
             return False
         seen = self.configs([source])[source]
         config = {key: seen[key] for key in _COPIED_CONFIG if key in seen}
-        new = NewTopic(target, num_partitions=counts[source], replication_factor=1, config=config)
+        new = NewTopic(target, num_partitions=counts[source], replication_factor=self.copies()[source], config=config)
         self._wait_created(self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S), target)
         return True
 

@@ -30,6 +30,7 @@ from topics.kafka.errors import (
     translating,
 )
 from topics.kafka.offsets import BrokerOffsets
+from topics.kafka.refusals import Refusals
 from topics.kafka.starts import Starts
 from topics.kafka.unpack import Unpacker
 from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPartition
@@ -67,8 +68,10 @@ class KafkaReader:
             dead_letter=hooks.dead_letter,
             on_error=self._on_error,
         )
+        self._refusals = Refusals(connection)
+        config: dict[str, object] = {**reader_config(connection, settings), "error_cb": self._refusals.note}
         with translating("setting up a consumer"):
-            self._consumer = Consumer(reader_config(connection, settings), logger=LibraryLog())
+            self._consumer = Consumer(config, logger=LibraryLog())
         if settings.assign == "group":
             self._subscribe()
         else:
@@ -79,6 +82,7 @@ class KafkaReader:
 
         Raises:
             OffsetsLost: with `on_lost="stop"`, or a position is beyond the end.
+            AccessDenied: the broker does not let us in, or not read this.
             LogError: the client failed in a way that retrying does not mend.
         """
         while True:
@@ -87,6 +91,7 @@ class KafkaReader:
             if self._parts.pending or self._parts.strayed:
                 self._settle(deadline)
             envelopes = self._take(max_records, deadline=deadline)
+            self._refusals.check(lambda limit_s: self._consumer.list_topics(timeout=limit_s))
             if envelopes or (self._failure is None and deadline.expired):
                 return envelopes
 

@@ -4,7 +4,7 @@ Role: the producer side of `topics.log.Writer`.
 Data in and out: records (or bytes, for copies and tombstones) in; zstd-compressed batches to the broker.
 Invariants: acknowledged by all replicas; the size is checked before anything is sent; each failed delivery surfaces
 on the next call; after a fence, or a commit with unknown result, the writer refuses everything.
-Failure: `RecordTooLarge`, `DeliveryError`, `Fenced`.
+Failure: `RecordTooLarge`, `DeliveryError`, `Fenced`, `AccessDenied`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.codec import encode, headers_of, key_of
-from schemas.errors import DeliveryError, Fenced, LogError
+from schemas.errors import AccessDenied, DeliveryError, Fenced, LogError
 from schemas.records import Record
 from topics.catalog import Topic, full_name
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, writer_config
 from topics.kafka.errors import cause_of, is_transient, translating, undelivered
+from topics.kafka.refusals import Refusals
 from topics.log import WriterSettings
 from topics.routing import Headers, check_partition, check_size, partition_for
 
 _log = logging.getLogger("topics.kafka.writer")
 _FULL_POLL_S = 0.05
 _ABORT_LIMIT_S = 10.0
+_TRY_S = 5.0  # of a transactional call, which is then taken up again
 
 
 class KafkaWriter:
@@ -37,7 +39,8 @@ class KafkaWriter:
     def __init__(self, connection: Connection, settings: WriterSettings) -> None:
         self._connection = connection
         self._settings = settings
-        config: dict[str, object] = {**writer_config(connection, settings)}
+        self._refusals = Refusals(connection)
+        config: dict[str, object] = {**writer_config(connection, settings), "error_cb": self._refusals.note}
         if settings.transactional_id is None:
             config["on_delivery"] = self._not_delivered
         # else the commit reports failed records; the library would call back on top of the exception of a fence, which
@@ -45,8 +48,8 @@ class KafkaWriter:
         with translating("setting up a producer"):
             self._producer = Producer(config, logger=LibraryLog())
         self._names: dict[str, str] = {}
-        self._failure: DeliveryError | Fenced | None = None  # of a record; raised once
-        self._broken: DeliveryError | Fenced | None = None  # of the writer; raised from then on
+        self._failure: DeliveryError | Fenced | AccessDenied | None = None  # of a record; raised once
+        self._broken: DeliveryError | Fenced | AccessDenied | None = None  # of the writer; raised from then on
         self._aborting = False
         self._started = settings.transactional_id is None
 
@@ -192,13 +195,14 @@ class KafkaWriter:
         """Repeat a transactional call as long as that is allowed; then abort, or be of no more use."""
         while True:
             try:
-                return call(deadline.remaining_s())
+                return call(min(_TRY_S, deadline.remaining_s()))
             except KafkaException as exception:
                 error = cause_of(exception)
                 if error.txn_requires_abort():
                     self.abort()
                     raise undelivered(error, doing=f"{doing}; nothing of it is readable") from exception
                 if is_transient(error) and not deadline.expired:
+                    self._refusals.check(self._ask)
                     continue
                 if self._started and not error.fatal():  # a commit without an answer
                     self._broken = undelivered(error, doing=f"{doing}; its result is unknown")
@@ -235,9 +239,13 @@ class KafkaWriter:
         elif self._failure is None:
             self._failure = failure
 
+    def _ask(self, limit_s: float) -> object:
+        return self._producer.list_topics(timeout=limit_s)
+
     def _raise_known(self) -> None:
         if self._broken is not None:
             raise self._broken
+        self._refusals.check(self._ask)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

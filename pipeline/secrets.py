@@ -1,0 +1,48 @@
+"""What counts as a secret, so that it is refused where it does not belong and hidden where it is shown.
+
+Role: under the settings, their messages and the Redis client.
+Failure: `SettingsError` without the secret.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+from schemas.errors import SettingsError
+
+HIDDEN = "***"
+# Of librdkafka: sasl.password, ssl.key.password, ssl.keystore.password, ssl.key.pem, sasl.oauthbearer.client.secret,
+# sasl.oauthbearer.config and what later versions add in these words.
+_SECRET_NAME = re.compile(r"passw|secret|(?:^|[._-])token$|key\.pem|oauthbearer\.config|jaas|api.?key", re.IGNORECASE)
+_URL_OPTION = re.compile(r"(?<=[?&]password=)[^&\s'\"]*")
+_URL_LOGIN = re.compile(r"(?<=://)[^\s'\"]*:[^\s'\"]*@")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of this name holds a secret, not the name of a file with one."""
+    return _SECRET_NAME.search(name) is not None and not name.endswith(("_file", "_dir", ".location"))
+
+
+def shown(value: object, *, name: str = "") -> str:
+    """A value as a message may show it: secrets are hidden, by the setting's name or as part of a URL."""
+    if is_secret_name(name):
+        return HIDDEN
+    return _URL_OPTION.sub(HIDDEN, _URL_LOGIN.sub(f"{HIDDEN}@", repr(value)))
+
+
+def check_no_password(url: str) -> None:
+    """Refuse a URL with a password in it: URLs get into settings.json, arguments and messages.
+
+    Raises:
+        SettingsError: without the URL.
+    """
+    try:
+        options = parse_qs(urlsplit(url).query)
+    except ValueError:
+        options = {}  # not a URL; whoever opens it says so
+    if _URL_LOGIN.search(url) or any(map(is_secret_name, options)):
+        raise SettingsError(
+            "the URL of Redis holds a password",
+            hint="take it out, and name a file with it in redis.password_file, or set RLWEAVE_REDIS_PASSWORD",
+        )

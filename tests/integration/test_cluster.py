@@ -1,0 +1,143 @@
+"""Three brokers: what a run asks of its topics, and what a broker that goes costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from click.testing import CliRunner
+
+from ops.cli.services import services as services_command
+from ops.services.cluster import Cluster
+from ops.services.manager import services_status, services_up
+from ops.services.model import ServicesError, ServicesSettings
+from schemas.errors import TopicMismatch
+from schemas.records import Command
+from topics.catalog import COMMANDS, LEDGER, full_name
+from topics.clock import Deadline
+from topics.kafka import KafkaLog
+from topics.kafka.raw import RawLog
+from topics.log import Reader, ReaderHooks, ReaderSettings, WriterSettings
+
+HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
+LIMIT_S = 60.0
+
+
+def command(number: int) -> Command:
+    return Command(
+        run="any",
+        target="rollout",
+        kind=f"k{number}",
+        epoch=1,
+        seq=number,
+        reason="a test",
+        issued_unix_ms=0,
+    )
+
+
+@dataclass
+class Traffic:
+    """A transactional writer and a reader of one run, and what went through."""
+
+    log: KafkaLog
+    written: int = 0
+    read: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.writer = self.log.writer(WriterSettings(transactional_id=f"rlweave.{self.log.run}.t", linger_ms=0.0))
+        self.reader: Reader = self.log.reader(ReaderSettings(topics=(COMMANDS,)), hooks=HOOKS)
+
+    def write(self, num: int) -> None:
+        for _ in range(num):
+            with self.writer.transaction(deadline=Deadline.after(LIMIT_S)):
+                self.writer.write(COMMANDS, command(self.written))
+            self.written += 1
+
+    def read_all(self) -> None:
+        deadline = Deadline.after(LIMIT_S)
+        while len(self.read) < self.written:
+            deadline.check(f"{self.written} records; {len(self.read)} came")
+            for envelope in self.reader.poll(100, deadline=Deadline.after(0.2)):
+                assert isinstance(envelope.record, Command)
+                self.read.append(envelope.record.kind)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close(deadline=Deadline.after(10))
+
+
+@pytest.fixture
+def log(cluster: Cluster, run_name: str) -> Iterator[KafkaLog]:
+    log = KafkaLog(cluster.bootstrap, run=run_name, data_partitions=2, replication_factor=3)
+    log.admin().ensure_topics()
+    yield log
+    log.admin().delete_topics()
+
+
+@pytest.fixture
+def traffic(log: KafkaLog) -> Iterator[Traffic]:
+    traffic = Traffic(log)
+    yield traffic
+    traffic.close()
+
+
+def test_topics_have_three_copies_of_which_two_must_be_in_sync(cluster: Cluster, log: KafkaLog) -> None:
+    raw = RawLog(cluster.bootstrap)
+    name = full_name(log.run, LEDGER)
+    assert raw.configs([name])[name]["min.insync.replicas"] == "2"
+    assert raw.copies()[name] == 3
+    assert log.admin().ensure_topics() == []
+    assert raw.create_like(f"rlweave.{log.run}.commands-copy", source=full_name(log.run, COMMANDS))
+    assert raw.copies()[f"rlweave.{log.run}.commands-copy"] == 3
+    raw.delete([f"rlweave.{log.run}.commands-copy"])
+
+
+def test_topics_with_too_few_copies_are_refused(cluster: Cluster, run_name: str) -> None:
+    single = KafkaLog(cluster.bootstrap, run=run_name, data_partitions=2, replication_factor=1)
+    single.admin().ensure_topics()
+    wanted = KafkaLog(cluster.bootstrap, run=run_name, data_partitions=2, replication_factor=3)
+    with pytest.raises(TopicMismatch, match=r"replication\.factor = 1, this run needs 3"):
+        wanted.admin().ensure_topics()
+    single.admin().delete_topics()
+
+
+def test_a_killed_broker_costs_time_and_no_record(cluster: Cluster, traffic: Traffic) -> None:
+    traffic.write(20)
+    broker = cluster.broker(2)
+    before = broker.pid
+    broker.kill()
+    assert cluster.broker(2).pid is None
+    traffic.write(20)
+    traffic.read_all()
+    broker.start()
+    assert cluster.broker(2).pid not in (None, before)
+    cluster.wait_in_sync()
+    traffic.write(5)
+    traffic.read_all()
+    assert traffic.read == [f"k{number}" for number in range(45)]
+
+
+def test_a_rolling_restart_loses_nothing(cluster: Cluster, traffic: Traffic) -> None:
+    pids = [broker.pid for broker in cluster.brokers]
+    traffic.write(5)
+    cluster.rolling_restart()
+    traffic.write(5)
+    traffic.read_all()
+    assert traffic.read == [f"k{number}" for number in range(10)]
+    assert not {broker.pid for broker in cluster.brokers} & set(pids)
+
+
+def test_status_shows_each_broker_and_another_number_is_refused(cluster: Cluster) -> None:
+    state_dir = cluster.broker(1).log.parents[2]
+    shown = CliRunner().invoke(services_command, ["status", "--state-dir", str(state_dir), "--json"])
+    info = json.loads(shown.stdout)
+    assert info["kafka"]["address"] == cluster.bootstrap
+    assert [each["name"] for each in info["brokers"]] == ["kafka-1", "kafka-2", "kafka-3"]
+    assert [each["pid"] for each in info["brokers"]] == [broker.pid for broker in cluster.brokers]
+    assert services_status(ServicesSettings(state_dir=state_dir)).kafka.running
+    with pytest.raises(ServicesError, match="made with 3 broker"):
+        services_up(ServicesSettings(state_dir=state_dir, brokers=1))
+    with pytest.raises(ServicesError, match="there is no broker 4"):
+        cluster.broker(4)
