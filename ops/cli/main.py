@@ -26,6 +26,7 @@ COMMANDS = {
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
     "export": ("ops.cli.export:export", "Write a published version as a model directory."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
+    "chaos": ("ops.cli.chaos:chaos", "Put faults to a run and prove that it kept its promises."),
     "bench": ("ops.cli.bench:bench", "Measure rlweave against peers and limits."),
 }
 

@@ -1,0 +1,128 @@
+"""What came of a run: audit and oracle, held against what faults destroyed.
+
+Role: `look` may be called at any time; what it finds is added to what it found before.
+Data in: the run's topics, by the audit and by the oracle (which shares no code with it); the ids that faults destroyed;
+the losses that stages announced. Data out: sets of ids.
+Invariants: an id that is gone counts as announced only if a fault destroyed it *and* the audit, or an event, names it;
+everything else that is gone is lost. What two checks find counts once.
+Failure: `ChaosError` when the oracle could not check.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ops.audit.findings import Finding, Kind
+from ops.audit.report import AuditReport
+from ops.audit.run import age_bound, audit_source
+from ops.chaos.errors import ChaosError
+from ops.chaos.world import World
+from ops.replay.sources import KafkaSource
+from ops.run_file import RunFile
+from topics.catalog import PROMPTS, REWARDS, SAMPLES, WEIGHTS
+
+_ORACLE = Path(__file__).with_name("oracle.py")
+_SCHEMAS = Path(__file__).resolve().parents[2] / "schemas" / "avro"
+_ORACLE_S = 300.0
+_ALL = 10**9  # findings of a kind that are kept
+# Findings that a destroyed record explains, and the topic it was on.
+_MISSING = {
+    Kind.MISSING_SAMPLE: SAMPLES.name,
+    Kind.MISSING_REWARD: REWARDS.name,
+    Kind.MISSING_MANIFEST: WEIGHTS.name,
+    Kind.MISSING_PROMPT: PROMPTS.name,
+}
+
+
+@dataclass
+class Verdict:
+    """Ids by what became of them, as text for people."""
+
+    lost: set[str] = field(default_factory=set)
+    announced: set[str] = field(default_factory=set)
+    twice: set[str] = field(default_factory=set)
+    unaccounted: set[str] = field(default_factory=set)
+    trained: int = 0
+    produced: int = 0
+    undecodable: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is lost, twice or unaccounted."""
+        return not (self.lost or self.twice or self.unaccounted)
+
+
+class Judge:
+    """Judges one run.
+
+    Args:
+        run_file: of the run.
+    """
+
+    def __init__(self, world: World, *, run_file: RunFile) -> None:
+        self._world = world
+        self._run_file = run_file
+        self.verdict = Verdict()
+
+    def look(self) -> list[str]:
+        """Audit and oracle; returns what is new and bad, for people.
+
+        Raises:
+            ChaosError: the oracle could not check.
+            LogError: the broker does not answer.
+        """
+        before = self.verdict.lost | self.verdict.twice | self.verdict.unaccounted
+        source = KafkaSource(self._world.raw, run=self._world.run)
+        report = audit_source(source, max_age=age_bound(self._run_file), kept_per_kind=_ALL)
+        self._add_audit(report)
+        self._add_oracle(self._oracle())
+        now = self.verdict.lost | self.verdict.twice | self.verdict.unaccounted
+        return sorted(now - before)
+
+    def _add_audit(self, report: AuditReport) -> None:
+        verdict = self.verdict
+        verdict.trained, verdict.produced = report.trained, report.produced
+        verdict.undecodable = sum(report.undecodable.values())
+        for finding in report.findings:
+            topic = _MISSING.get(finding.kind)
+            if topic is not None:
+                self._add_missing(finding, topic=topic)
+            elif finding.kind == Kind.TRAINED_TWICE:
+                verdict.twice.add(finding.what)
+            else:
+                verdict.unaccounted.add(str(finding))
+
+    def _add_missing(self, finding: Finding, *, topic: str) -> None:
+        if self._world.doomed.has(topic, finding.what):
+            self.verdict.announced.add(f"{topic} {finding.what}")
+        else:
+            self.verdict.lost.add(str(finding))
+
+    def _add_oracle(self, said: dict[str, list[str]]) -> None:
+        verdict = self.verdict
+        verdict.twice.update(said["twice"])
+        for name in ("only_in_oracle", "only_in_ledger"):
+            verdict.unaccounted.update(f"{name}: {each}" for each in said[name])
+        told = {loss.details.get("topic", "") for loss in self._world.watch.announced() if loss.stage == "learner"}
+        for each in said["lost"]:
+            if not self._world.doomed.has(PROMPTS.name, each):
+                verdict.lost.add(f"oracle: {each}")
+            elif self._world.watch.is_closed(int(each.rpartition("/")[2])):
+                continue  # its prompt is gone, and it had its outcome
+            elif PROMPTS.name in told:
+                verdict.announced.add(f"{PROMPTS.name} {each}")
+            else:
+                verdict.lost.add(f"oracle: {each}, destroyed and not told of")
+
+    def _oracle(self) -> dict[str, list[str]]:
+        command = [sys.executable, str(_ORACLE), "--bootstrap", self._world.servers.bootstrap, "--run", self._world.run]
+        command += ["--oracle-file", str(self._run_file.learner.oracle_file), "--avro-dir", str(_SCHEMAS)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ORACLE_S, check=False)
+        if done.returncode not in (0, 1):
+            raise ChaosError(f"the oracle could not check: {done.stderr.strip()[-500:]}")
+        said: dict[str, list[str]] = json.loads(done.stdout)
+        return said
