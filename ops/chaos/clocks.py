@@ -7,6 +7,7 @@ Failure: without the library, `missing` says what to install.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 # The variant for programs with threads comes first.
@@ -15,6 +16,7 @@ _PLACES = (
     "/usr/lib/faketime/libfaketimeMT.so.1",
     "/usr/lib/*/faketime/libfaketime.so.1",
 )
+CLOCKED = (sys.executable, "-m", "ops.chaos.clocked")  # what takes the place of `python -m ops.cli`
 _REREAD_S = 1  # how soon a process sees that its clock was stepped
 
 

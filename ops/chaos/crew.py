@@ -43,6 +43,7 @@ class Crew:
     ) -> None:
         self.programs = tuple(programs)
         self.said: list[str] = []
+        self.disorderly: list[str] = []  # what did not stop in order when it was asked to
         self.ended: int | None = None  # exit code, once the supervisor is through
         self._say = say
         self._stop = StopSignal()
@@ -62,10 +63,24 @@ class Crew:
         """Start every program."""
         self._thread.start()
 
-    def stop(self) -> int:
-        """End all in order; returns the exit code."""
+    def stop(self, *, grace_s: float | None = None) -> int:
+        """End all in order; returns the exit code.
+
+        Args:
+            grace_s: whoever is still there after it is aborted, which leaves what it was doing in its log.
+        """
         self._stop.request("chaos")
+        if grace_s is not None:
+            self._thread.join(grace_s)
+            if self._thread.is_alive():
+                self.abort()
         return self.join()
+
+    def abort(self) -> None:
+        """End all at once; each leaves in its log what its threads were doing (`faulthandler`)."""
+        for name in self.names():
+            self.send(name, signal.SIGCONT)
+            self.send(name, signal.SIGABRT)
 
     def join(self, *, limit_s: float | None = None) -> int:
         """Wait until all have ended by themselves; past the limit they are stopped."""
@@ -130,6 +145,8 @@ class Crew:
             self._orders.pop(0)()
 
     def _note(self, line: str) -> None:
+        if " stopped with code " in line:
+            self.disorderly.append(line)
         self.said = [*self.said, line][-_SAID:]
         self._say(line)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from topics.catalog import PROMPTS, REWARDS, SAMPLES, WEIGHTS
 _ORACLE = Path(__file__).with_name("oracle.py")
 _SCHEMAS = Path(__file__).resolve().parents[2] / "schemas" / "avro"
 _ORACLE_S = 300.0
+_LISTS = ("lost", "twice", "only_in_oracle", "only_in_ledger")
+_LOOKS, _LOOK_S = 4, 1.0
 _ALL = 10**9  # findings of a kind that are kept
 # Findings that a destroyed record explains, and the topic it was on.
 _MISSING = {
@@ -79,7 +82,7 @@ class Judge:
         source = KafkaSource(self._world.raw, run=self._world.run)
         report = audit_source(source, max_age=age_bound(self._run_file), kept_per_kind=_ALL)
         self._add_audit(report)
-        self._add_oracle(self._oracle())
+        self._add_oracle(self._settled_oracle())
         now = self.verdict.lost | self.verdict.twice | self.verdict.unaccounted
         return sorted(now - before)
 
@@ -102,13 +105,13 @@ class Judge:
         else:
             self.verdict.lost.add(str(finding))
 
-    def _add_oracle(self, said: dict[str, list[str]]) -> None:
+    def _add_oracle(self, said: dict[str, set[str]]) -> None:
         verdict = self.verdict
         verdict.twice.update(said["twice"])
         for name in ("only_in_oracle", "only_in_ledger"):
             verdict.unaccounted.update(f"{name}: {each}" for each in said[name])
         told = {loss.details.get("topic", "") for loss in self._world.watch.announced() if loss.stage == "learner"}
-        for each in said["lost"]:
+        for each in sorted(said["lost"]):
             if not self._world.doomed.has(PROMPTS.name, each):
                 verdict.lost.add(f"oracle: {each}")
             elif self._world.watch.is_closed(int(each.rpartition("/")[2])):
@@ -126,3 +129,16 @@ class Judge:
             raise ChaosError(f"the oracle could not check: {done.stderr.strip()[-500:]}")
         said: dict[str, list[str]] = json.loads(done.stdout)
         return said
+
+    def _settled_oracle(self) -> dict[str, set[str]]:
+        """What the oracle finds again and again. It reads partitions one after the other, and a transaction that
+        becomes visible in between is half there."""
+        found: dict[str, set[str]] | None = None
+        for _ in range(_LOOKS):
+            said = self._oracle()
+            now = {name: set(said[name]) for name in _LISTS}
+            found = now if found is None else {name: found[name] & now[name] for name in _LISTS}
+            if not any(found.values()):
+                break
+            time.sleep(_LOOK_S)
+        return {} if found is None else found

@@ -18,6 +18,7 @@ from itertools import pairwise
 from ops.chaos.world import World
 
 _POLL_S = 0.1
+_MOST_SCALE = 4.0
 _STARTING = frozenset({"", "starting"})
 
 
@@ -68,9 +69,9 @@ def absent_programs(world: World, *, since_s: float) -> list[str]:
 
 
 def busy_scale() -> float:
-    """How much longer things take than on an idle machine: its load per core, 1 at least."""
+    """How much longer things take than on an idle machine: its load per core, between 1 and 4."""
     cores = os.cpu_count()
-    return max(1.0, os.getloadavg()[0] / (1 if cores is None else cores))
+    return min(_MOST_SCALE, max(1.0, os.getloadavg()[0] / (1 if cores is None else cores)))
 
 
 def _hang(world: World, *, began_s: float, healed_s: float, absent: list[str]) -> Recovery:

@@ -24,7 +24,7 @@ from ops.chaos.recovery import absent_programs, busy_scale, wait_recovered
 from ops.chaos.result import ChaosResult, Done, as_json
 from ops.chaos.settings import LAST_STEPS, ChaosSettings
 from ops.chaos.stage_set import StageSet, clear, layout_of, set_up
-from ops.chaos.vitals import Vitals, unbounded
+from ops.chaos.vitals import Vitals, note_series, unbounded
 from ops.chaos.watch import Watch
 from ops.chaos.world import World
 from ops.run_ends import LogEnds
@@ -36,7 +36,7 @@ from topics.kafka.raw import RawLog
 
 _FIRST_STEPS = 3
 _POLL_S = 0.1
-PLAN_FILE, FAULTS_FILE, RESULT_FILE = "plan.json", "faults.jsonl", "result.json"
+PLAN_FILE, FAULTS_FILE, VITALS_FILE, RESULT_FILE = "plan.json", "faults.jsonl", "vitals.csv", "result.json"
 
 Say = Callable[[str], None]
 
@@ -67,6 +67,7 @@ def run_chaos(settings: ChaosSettings, *, say: Say) -> ChaosResult:
         one = _ChaosRun(stage_set, plan, result=result, say=say, leaving=leaving)
         one.play()
     result.wall_s = time.monotonic() - began_s
+    note_series(settings.notes_dir / VITALS_FILE, result.series)
     (settings.notes_dir / RESULT_FILE).write_bytes(orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2))
     return result
 
@@ -153,6 +154,7 @@ class _ChaosRun:
         )
         self._note_done(done)
         if recovery.hang:
+            world.crew.abort()
             world.hangs.append(f"fault {planned.number}, {planned}: {recovery.hang}")
             self._say(f"  HANG: {recovery.hang}")
             return False
@@ -173,9 +175,8 @@ class _ChaosRun:
         """Stop, and take the run up again for its last steps, which end with the seal."""
         world = self._world
         self._say(f"[{self._passed()}] the run is stopped, and taken up again to its end")
-        code = world.crew.stop()
-        if code != 0:
-            raise RunEnded(f"the run did not stop in order, code {code}: {world.crew.last_words()}")
+        world.crew.stop(grace_s=self._set.run_file.run.stop_grace_s)
+        world.hangs += world.crew.disorderly
         settings = self._set.run_file.run.model_copy(update={"max_steps": world.watch.last_step + LAST_STEPS})
         last = self._set.run_file.model_copy(update={"run": settings})
         world.crew = self._crew(last)

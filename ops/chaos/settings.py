@@ -22,6 +22,7 @@ WITHOUT_END = 1_000_000  # steps: the run goes on until it is told to come to it
 LAST_STEPS = 3  # trained after the last fault, up to the seal
 CONTEXT_TOKENS = 32
 _NUM_TASKS = 2000
+_STORE_BYTES = 10 * 2**20  # three of them are on the small disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,12 @@ def chaos_run_file(settings: ChaosSettings, *, bootstrap: str, redis_url: str) -
         "kafka": {"bootstrap": bootstrap, "replication_factor": settings.brokers},
         "redis": {"url": redis_url, "lease_s": LEASE_S},
         "model": {"path": str(settings.folder / "model")},
-        "weights": {"anchor_every": 10, "chunk_bytes": 64 * 1024, "fetch_deadline_s": 20.0},
+        "weights": {
+            "anchor_every": 10,
+            "chunk_bytes": 64 * 1024,
+            "fetch_deadline_s": 20.0,
+            "store_max_bytes": _STORE_BYTES,
+        },
         "prompts": {"max_tokens": 3, "source": {"files": [tasks]}},
         "rollout": {
             "replicas": 2,
@@ -126,7 +132,7 @@ def _run(settings: ChaosSettings) -> Toml:
         "max_staleness": 2,
         "group_deadline_s": 15.0,
         "heartbeat_s": 0.5,
-        "stop_grace_s": 20.0,
+        "stop_grace_s": 30.0,
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from ops.chaos.clocks import Clock
+from ops.chaos.clocks import CLOCKED, Clock
 from ops.chaos.disks import Disks
 from ops.chaos.faults import Layout
 from ops.chaos.links import Links
@@ -31,6 +31,7 @@ from pipeline.weights.tokens import load_or_create_token
 from topics.clock import Deadline
 
 SETTINGS_FILE = "settings.json"
+_TRACEBACKS = {"PYTHONFAULTHANDLER": "1"}  # a process that is aborted leaves what its threads were doing in its log
 _PLACE = "local"  # of servers that are not there yet
 
 
@@ -58,9 +59,11 @@ class StageSet:
             save_run_file(run_file.model_copy(update={"kafka": kafka}), own)
             shared = str(self.settings.folder / SETTINGS_FILE)
             program = replace(program, arguments=tuple(str(own) if a == shared else a for a in program.arguments))
-        if program.name in self.clocks:
-            program = replace(program, environment={**program.environment, **self.clocks[program.name].environment})
-        return program
+        environment = {**program.environment, **_TRACEBACKS}
+        clock = self.clocks.get(program.name)
+        if clock is None:
+            return replace(program, environment=environment)
+        return replace(program, environment={**environment, **clock.environment}, command=CLOCKED)
 
 
 def layout_of(settings: ChaosSettings) -> Layout:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -118,6 +118,15 @@ def unbounded(series: list[Series], *, limits: Limits) -> list[str]:
         if each.slope_mib_min is not None and not is_server and each.grown_files > limits.num_files:
             found.append(f"{who} opened {each.grown_files} more files, the limit is {limits.num_files}")
     return found
+
+
+def note_series(path: Path, series: Sequence[Series]) -> None:
+    """Write every point as CSV."""
+    with path.open("w") as file:
+        file.write("name,pid,seconds,rss_mib,num_files\n")
+        for each in series:
+            for at_s, rss_mib, num_files in zip(each.at_s, each.rss_mib, each.num_files, strict=True):
+                file.write(f"{each.name},{each.pid},{at_s:.1f},{rss_mib:.1f},{num_files}\n")
 
 
 def _rss_mib(pid: int) -> float | None:
