@@ -126,8 +126,8 @@ class Crew:
         return released[0] if released else None
 
     def last_words(self) -> str:
-        """What the supervisor said last."""
-        return "; ".join(line.strip() for line in self.said[-4:])
+        """What the supervisor said last, without the log lines of stages in it."""
+        return "; ".join(line.strip() for line in self.said[-8:] if " INFO " not in line)
 
     def log_of(self, name: str) -> Path:
         """Log file of a program."""

@@ -19,7 +19,6 @@ from ops.chaos.world import World
 
 _POLL_S = 0.1
 _MOST_SCALE = 4.0
-_STARTING = frozenset({"", "starting"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ def absent_programs(world: World, *, since_s: float) -> list[str]:
     absent = []
     for name in world.crew.names():
         seen = world.watch.seen(world.crew.pid(name))
-        if seen.heard_s < since_s or seen.phase in _STARTING:
+        if seen.heard_s < since_s or not seen.is_past_start:
             absent.append(name)
     return absent
 

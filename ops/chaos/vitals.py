@@ -20,7 +20,7 @@ from statistics import median
 from ops.chaos.settings import Limits
 
 EVERY_S = 1.0
-SETTLED_S = 45.0  # of a life, before growth is looked at
+SETTLED_S = 90.0  # of a life, before growth is looked at
 JUDGED_S = 120.0  # of a settled life that is needed for a slope
 _MIB = 2**20
 _PARTS = 5  # of a settled life; the first one is held against the last one

@@ -38,6 +38,11 @@ class Seen:
     heard_s: float = 0.0
     turn_age_s: float = 0.0  # of its last heartbeat
 
+    @property
+    def is_past_start(self) -> bool:
+        """Whether it has come to its first turn."""
+        return self.phase not in ("", "starting")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Announced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from random import Random
 
 from ops.chaos.crew import wait_ended
@@ -10,11 +11,13 @@ from ops.chaos.faults.base import Fault, Kind, Layout
 from ops.chaos.settings import LEASE_S, REWARD_SESSION_S, ROLLOUT_SESSION_S
 from ops.chaos.world import World
 from pipeline.exit_codes import ExitCode
+from topics.clock import Deadline
 
 STAGES = ("learner", "rollout", "reward", "prompts", "scheduler", "peer")
 # How long a stage's place is kept for it when it says nothing.
 _KEPT_S = {"learner": LEASE_S, "rollout": ROLLOUT_SESSION_S, "reward": REWARD_SESSION_S}
 _OVER_S = (1.5, 4.0)  # frozen for so much longer
+_POLL_S = 0.1
 _AWAKE_S = 60.0  # longest life of a process that was replaced, once it wakes up
 _PROMISES = {
     "learner": "2, 5: a step counts once; a frozen learner that wakes up writes nothing that is void",
@@ -84,7 +87,9 @@ class Replace(Fault):
                 world.left.append(process)
 
     def heal(self, world: World) -> None:
-        """Wake the first ones up; they must end by themselves, as somebody else has their place."""
+        """Wake the first ones up once others have their place; they must end by themselves."""
+        if world.left:
+            self._wait_taken(world)
         left, world.left[:] = list(world.left), []
         for process in left:
             process.send_signal(signal.SIGCONT)
@@ -94,6 +99,14 @@ class Replace(Fault):
                 world.hangs.append(f"{self}: process {process.pid} was replaced and lived on for {_AWAKE_S:g} s")
             elif code != ExitCode.FENCED:
                 world.say(f"  process {process.pid}, which was replaced, ended with code {code}")
+
+    def _wait_taken(self, world: World) -> None:
+        """A process that wakes up before the other one is through its start is still in its place, and may keep it."""
+        deadline = Deadline.after(world.settings.limits.start_s)
+        while not all(world.watch.seen(world.crew.pid(name)).is_past_start for name in self._names):
+            if deadline.expired or world.crew.ended is not None:
+                return
+            time.sleep(_POLL_S)
 
 
 def _kill(stage: str) -> Kind:

@@ -11,12 +11,11 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from random import Random
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from ops.chaos.errors import ChaosError
-from ops.chaos.faults.base import Fault, Kind, Layout
+from ops.chaos.faults.base import Fault, Kind
 from ops.chaos.world import World
 from ops.replay.sources import decode
 from ops.services.kafka import admin_client
@@ -31,6 +30,7 @@ _WRITERS = {"samples": ("rollout",), "rewards": ("reward",), "weights": ("learne
 # Topic -> who is passed.
 _READERS = {"samples": ("reward",), "rewards": ("learner",), "prompts": ("rollout",)}
 _STILL_S = 0.3
+_NOTICED_S = 4.0  # until its readers have come upon it, so that what they do then is part of the fault
 _GONE_S = 30.0
 _REQUEST_S = 20.0
 
@@ -38,11 +38,10 @@ _REQUEST_S = 20.0
 class Recreated(Fault):
     """A topic is deleted, and made anew at once."""
 
+    hold_s = _NOTICED_S
+
     def __init__(self, topic: str) -> None:
         self._topic = BY_NAME[topic]
-
-    def __str__(self) -> str:
-        return self._topic.name
 
     def inject(self, world: World) -> None:
         """Note what goes, delete, create."""
@@ -63,7 +62,7 @@ class Retention(Fault):
         self.hold_s = hold_s
 
     def __str__(self) -> str:
-        return f"{self._topic.name} past {', '.join(self._readers)}"
+        return f"past {', '.join(self._readers)} after {self.hold_s:.1f} s"
 
     def inject(self, world: World) -> None:
         """Freeze the readers."""
@@ -150,23 +149,24 @@ def _delete_records(world: World, topic: Topic) -> None:
             raise ChaosError(f"records of {name} could not be deleted: {error}") from error
 
 
-def _retention(rng: Random, layout: Layout) -> Fault:
-    topic = rng.choice(tuple(_READERS))
-    return Retention(topic, layout.of(*_READERS[topic]), hold_s=rng.uniform(3.0, 6.0))
-
-
-KINDS = (
-    Kind(
-        name="topic-recreated",
-        weight=2.0,
+def _recreated(topic: str) -> Kind:
+    return Kind(
+        name=f"recreate-{topic}",
+        weight=0.4,
         promise="1, 12: what is gone is told exactly, the rest goes on",
-        draw=lambda rng, _: Recreated(rng.choice(_RECREATED)),
+        draw=lambda *_: Recreated(topic),
         quick=False,
-    ),
-    Kind(
-        name="retention",
-        weight=2.0,
-        promise="12: an offset out of retention is told with the exact count, and reading resumes at the earliest",
-        draw=_retention,
-    ),
-)
+    )
+
+
+def _retention(topic: str) -> Kind:
+    return Kind(
+        name=f"retention-{topic}",
+        weight=0.7,
+        promise="12: an offset out of retention is told with the exact count; reading resumes at the earliest one",
+        draw=lambda rng, layout: Retention(topic, layout.of(*_READERS[topic]), hold_s=rng.uniform(3.0, 6.0)),
+        quick=topic == "samples",
+    )
+
+
+KINDS = (*map(_recreated, _RECREATED), *map(_retention, _READERS))
