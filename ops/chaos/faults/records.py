@@ -141,10 +141,10 @@ def _delete_records(world: World, topic: Topic) -> None:
     places = [(name, partition) for partition in range(num_partitions(topic, world.log.data_partitions))]
     ends = {place: end for place, (_, end) in world.raw.ranges(places).items()}
     wanted = [TopicPartition(name, partition, end) for (_, partition), end in ends.items() if end > 0]
-    futures = admin_client(world.servers.bootstrap, {}).delete_records(wanted, request_timeout=_REQUEST_S)
-    for future in futures.values():
+    client = admin_client(world.servers.bootstrap, {})  # its answers end with it, so it is kept until all are there
+    for future in client.delete_records(wanted, request_timeout=_REQUEST_S).values():
         try:
-            future.result()
+            future.result(_REQUEST_S * 2)
         except KafkaException as error:
             raise ChaosError(f"records of {name} could not be deleted: {error}") from error
 
