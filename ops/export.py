@@ -15,12 +15,14 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from struct import pack, unpack
+from struct import unpack
 
 import orjson
 from blake3 import blake3
 
 from ops.replay.sources import Source, decode
+from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_header, say_dtype
+from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
@@ -28,19 +30,17 @@ from pipeline.weights.held import HeldState
 from pipeline.weights.listing import open_listing, parts_of
 from pipeline.weights.route import Route, find_route
 from pipeline.weights.state import decode_raw
-from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.tls import client_context
+from pipeline.weights.tokens import run_token
 from pipeline.weights.wire_state import WireState
 from schemas.errors import CodecError, WeightsError
-from schemas.records import Manifest, TensorEntry, Version
+from schemas.records import Manifest, Version
 from topics.catalog import WEIGHTS
 from topics.clock import Deadline
 
-WEIGHTS_FILE = "model.safetensors"
 FETCH_LIMIT_S = 600.0
 _STORE_MAX_BYTES = 2**62  # nothing is swept here
-_WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
 _READ_BYTES = 2**22
-_CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def published_versions(source: Source) -> dict[Version, Manifest]:
@@ -61,7 +61,13 @@ def published_versions(source: Source) -> dict[Version, Manifest]:
 
 
 def export_version(
-    published: Mapping[Version, Manifest], version: Version | None, *, target: Path, model: Path, folder: Path
+    published: Mapping[Version, Manifest],
+    version: Version | None,
+    *,
+    target: Path,
+    model: Path,
+    folder: Path,
+    weights: WeightsSettings | None = None,
 ) -> Manifest:
     """Write a version as a model directory.
 
@@ -70,18 +76,20 @@ def export_version(
         version: which one; None: the newest.
         target: must not exist, or be empty.
         model: directory the run began with.
-        folder: of the run: its chunk stores and its peers' token.
+        folder: of the run: its chunk stores.
+        weights: how peers are asked; None: with the folder's token.
 
     Raises:
         WeightsError: no such version, its bytes are nowhere, or a directory is at fault.
     """
     manifest = _choose(published, version)
     _check_places(target, model=model)
-    manifest, state = _assemble(manifest, published=published, folder=folder)
+    settings = WeightsSettings() if weights is None else weights
+    manifest, state = _assemble(manifest, published=published, folder=folder, weights=settings)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        _copy_model_files(model, aside)
-        _say_dtype(aside / "config.json", manifest)
+        copy_model_files(model, aside)
+        say_dtype(aside / "config.json", {tensor.dtype for tensor in manifest.tensors})
         _write_weights(aside / WEIGHTS_FILE, state)
         _verify(aside / WEIGHTS_FILE, manifest)
         (aside / "rlweave.json").write_bytes(orjson.dumps(_origin(manifest), option=orjson.OPT_INDENT_2))
@@ -114,13 +122,17 @@ def _check_places(target: Path, *, model: Path) -> None:
         raise WeightsError(f"the run's model directory {model} has no config.json; nothing was exported")
 
 
-def _assemble(manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path) -> tuple[Manifest, WireState]:
+def _assemble(
+    manifest: Manifest, *, published: Mapping[Version, Manifest], folder: Path, weights: WeightsSettings
+) -> tuple[Manifest, WireState]:
     """The version's manifest, opened, and its bytes, verified."""
     route = find_route(manifest, published=published, held_digest=None)
     store = next((store for store in _stores(folder) if _has_all(store, route)), None)
     if store is None:
         store = ChunkStore(folder / "weights" / "export", max_bytes=_STORE_MAX_BYTES)
-        client = ClientSettings(token=load_or_create_token(folder / "peer-token"))
+        client = ClientSettings(
+            token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
+        )
         deadline = Deadline.after(FETCH_LIMIT_S)
         for part in parts_of(route, store=store):
             fetch(part, store=store, client=client, deadline=deadline)
@@ -139,47 +151,12 @@ def _has_all(store: ChunkStore, route: Route) -> bool:
     return all(store.verified(chunk.digest) for part in parts_of(route, store=store) for chunk in part.chunks)
 
 
-def _copy_model_files(model: Path, aside: Path) -> None:
-    aside.mkdir(parents=True)
-    for path in sorted(model.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHT_SUFFIXES):
-            shutil.copyfile(path, aside / path.name)
-
-
-def _say_dtype(config: Path, manifest: Manifest) -> None:
-    """The configuration names the dtype in which the weights are, when they have one."""
-    dtypes = {tensor.dtype for tensor in manifest.tensors} & _CONFIG_DTYPES.keys()
-    if len(dtypes) != 1:
-        return
-    values = orjson.loads(config.read_bytes())
-    if isinstance(values, dict):
-        name = _CONFIG_DTYPES[dtypes.pop()]
-        values |= {key: name for key in ("dtype", "torch_dtype") if key in values}
-        config.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
 def _write_weights(path: Path, state: WireState) -> None:
-    header = orjson.dumps(_header(state.entries))
-    header += b" " * (-len(header) % 8)
+    entries = {entry.name: (entry.dtype, entry.shape) for entry in state.entries if entry.tied_to is None}
     with path.open("wb") as file:
-        file.write(pack("<Q", len(header)))
-        file.write(header)
+        file.write(safetensors_header(entries))
         for buffer in state.buffers:
             file.write(buffer.data.data)
-
-
-def _header(entries: tuple[TensorEntry, ...]) -> dict[str, object]:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for entry in entries:
-        if entry.tied_to is None:
-            header[entry.name] = {
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "data_offsets": [at, at + entry.num_bytes],
-            }
-            at += entry.num_bytes
-    return header
 
 
 def _verify(path: Path, manifest: Manifest) -> None:

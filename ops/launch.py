@@ -1,13 +1,15 @@
-"""Starts a whole run on this machine: checks, services, topics, processes.
+"""Starts a run, or the part of it that belongs to this machine: checks, services, topics, processes.
 
 Order: (1) settings are held against each other; (2) services answer; (3) topics exist as the catalog wants them;
 (4) the run's folder, token and settings are written; (5) the supervisor runs to the end.
+A part without the learner ends when the ledger is sealed, wherever the learner is.
 Failure: nothing is started before (1) to (4) have passed.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,13 +19,13 @@ import orjson
 from ops.addresses import resolve
 from ops.progress import Progress
 from ops.run_checks import check_named, check_run
-from ops.run_ends import LogEnds
+from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
-from ops.runs import is_alive
+from ops.runs import stages_at_work
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import open_log, open_raw_log, programs
+from ops.wiring import SINGLE_STAGES, STAGES, open_log, open_raw_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
-from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
 from topics.access import ADMIN
 from topics.clock import Deadline, SystemClock
@@ -33,8 +35,11 @@ PROCESSES_FILE = "processes.json"
 BEATS_WATCHED = 2.5  # heartbeats without an event after which nobody is at work
 
 
-def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
-    """Run every stage of `run_file` until the learner is done or the user stops it; returns the exit code.
+def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Sequence[str] = STAGES) -> int:
+    """Run the stages of `run_file` until the learner is done or the user stops them; returns the exit code.
+
+    Args:
+        only: stages that run here; the others are on other machines.
 
     Raises:
         SettingsError: settings contradict each other, or the model is not there.
@@ -44,48 +49,64 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False) -> int:
     """
     for warning in check_run(run_file):  # (1)
         click.echo(f"warning: {warning}", err=True)
-    check_named(run_file)
+    check_named(run_file, stages=only)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file, role=ADMIN)
     log.connect(deadline=Deadline.after(CONNECT_S))
-    _refuse_second(run_file)
+    _refuse_second(run_file, stages=only)
     log.admin().ensure_topics()  # (3)
     folder = run_file.run.folder
     settings_file = folder / SETTINGS_FILE
     save_run_file(run_file, settings_file)  # (4)
-    load_or_create_token(folder / "peer-token")
+    run_token(folder, token_file=run_file.weights.token_file)
     stop = _stop_on_signals()
+    ends = LogEnds(log, run_file=run_file)
+    part = PartEnd(ends, stages=only, settings=run_file.supervisor, stop=stop)
     with Progress(log, run_file=run_file, quiet=quiet) as progress:
+
+        def each_turn() -> None:
+            progress.turn()
+            part.turn()
+
         supervisor = Supervisor(  # (5)
-            programs(run_file, settings_file=settings_file),
+            [each for each in programs(run_file, settings_file=settings_file) if each.stage in only],
             run_file.supervisor,
             clock=SystemClock(),
             stop=stop,
-            ends=LogEnds(log, run_file=run_file),
+            ends=ends,
             on_event=progress.say,
-            each_turn=progress.turn,
+            each_turn=each_turn,
         )
         code = supervisor.run()
         if code == 0:
-            progress.say(_how_it_ended(stop, run_file))
+            progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))
     (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
 
 
-def _refuse_second(run_file: RunFile) -> None:
-    """A second supervisor's stages would fence those of the first one, and end its run."""
+def _refuse_second(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """A second supervisor's stages would fence those of the first one, and end its run.
+
+    A whole run wants to be alone; a part of one only minds stages of which there can be one.
+    """
+    if not SINGLE_STAGES & set(stages):
+        return
     raw = open_raw_log(run_file, role=ADMIN)
     run = run_file.run
-    if is_alive(raw, run.name, counts=raw.partition_counts(), watch_s=BEATS_WATCHED * run.heartbeat_s):
+    watch_s = BEATS_WATCHED * run.heartbeat_s
+    at_work = stages_at_work(raw, run.name, counts=raw.partition_counts(), watch_s=watch_s)
+    in_the_way = at_work if set(stages) >= set(STAGES) else at_work & SINGLE_STAGES & set(stages)
+    if in_the_way:
         raise LeaseHeld(
-            f"run {run.name!r} has processes at work (its events arrive); nothing was started",
+            f"run {run.name!r} has processes at work ({', '.join(sorted(in_the_way))}: their events arrive); nothing "
+            "was started",
             hint="`rlweave status` names them (a reward started by hand counts); stop them, or choose another run.name",
         )
 
 
-def _how_it_ended(stop: StopSignal, run_file: RunFile) -> str:
+def _how_it_ended(stop: StopSignal, run_file: RunFile, *, is_complete: bool) -> str:
     name = run_file.run.name
-    if stop.requested:
+    if stop.requested and not is_complete:
         return f"run {name} was stopped; `rlweave runs resume {name}` goes on from its last step"
     return f"run {name} is complete; its folder is {run_file.run.folder}"
 

@@ -30,7 +30,7 @@ TOLD = frozenset(
     {"breaker_opened", "upstream_silent", "checkpoint_failed", "record_stuck", "offsets_lost", "load_failed"}
 )
 LINE_EVERY_S = 5.0
-SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process
+SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process, or one per rank
 _POLL_S = 0.02
 
 
@@ -58,7 +58,7 @@ class RunView:
         if event.instance in self.stopped:
             return
         if event.instance not in self.processes and event.stage in SINGLE:
-            self._succeed(event.stage)
+            self._succeed(event.instance)
         view = self.processes.setdefault(event.instance, ProcessView(stage=event.stage))
         if event.kind == "heartbeat":
             self._beat(view, event)
@@ -70,9 +70,9 @@ class RunView:
             self.processes.pop(event.instance, None)
             self.stopped.add(event.instance)
 
-    def _succeed(self, stage: str) -> None:
-        """A stage of one process has a new one: the old one was killed, and can no longer say that it stopped."""
-        gone = [instance for instance, view in self.processes.items() if view.stage == stage]
+    def _succeed(self, new: str) -> None:
+        """A seat of one process has a new one: the old one was killed, and can no longer say that it stopped."""
+        gone = [instance for instance in self.processes if _seat(instance) == _seat(new)]
         for instance in gone:
             del self.processes[instance]
         self.stopped.update(gone)
@@ -116,6 +116,11 @@ class RunView:
         view.beat_s = event.monotonic_s
         view.gauges = dict(event.gauges)
         view.phase = event.details.get("phase", view.phase)
+
+
+def _seat(instance: str) -> str:
+    """What an instance is a process of: the stage, or one rank of the learner (`learner.1`)."""
+    return instance.partition("-")[0]
 
 
 class Progress:

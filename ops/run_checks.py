@@ -6,9 +6,9 @@ Data in: a `RunFile`. Data out: nothing, or an error that lists all findings. Wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from consumers.rewards.plugin import load_scorer
+from consumers.rewards.opening import open_plugin
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
 from pipeline.redis_client import RedisClient
@@ -18,6 +18,7 @@ from schemas.errors import SettingsError
 # A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
 BYTES_PER_TOKEN = 16
 SAMPLE_OVERHEAD_BYTES = 4096
+LONGEST_TRANSACTION_S = 30.0
 
 
 def check_run(run_file: RunFile) -> list[str]:
@@ -46,16 +47,20 @@ def check_model(run_file: RunFile) -> None:
         )
 
 
-def check_named(run_file: RunFile) -> None:
-    """See that the model, the rewards' plug-ins and the prompt source that the settings name are there.
+def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """See that the model, the rewards' plug-ins and the prompt source are there, as far as these stages need them.
 
     Raises:
         SettingsError, PluginError: one is not, or cannot be opened.
     """
-    check_model(run_file)
-    for reward in run_file.rewards.values():
-        load_scorer(reward)
-    open_source(run_file.prompts.source, seed=run_file.run.seed)
+    if "learner" in stages or "rollout" in stages:
+        check_model(run_file)
+    for reward in run_file.rewards.values() if "reward" in stages else ():
+        opened = open_plugin(reward)
+        if opened is not None:
+            opened.pool.close()
+    if "prompts" in stages:
+        open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
 def _errors(run_file: RunFile) -> Iterator[str]:
@@ -67,6 +72,11 @@ def _errors(run_file: RunFile) -> Iterator[str]:
         )
     if not run_file.required_rewards:
         yield "rewards: none has a weight other than 0, so there is nothing to learn from"
+    if run_file.learner.ranks > run.partitions:
+        yield (
+            f"learner.ranks = {run_file.learner.ranks} is above run.partitions = {run.partitions}: every rank reads "
+            "partitions of its own, so some would have none"
+        )
     if run_file.rollout.max_sequences < run.group_size:
         yield (
             f"rollout.max_sequences = {run_file.rollout.max_sequences} is below run.group_size = {run.group_size}: "
@@ -100,6 +110,17 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
         yield (
             f"run.publish_lag_versions = {run.publish_lag_versions} reaches run.max_staleness + 1 = "
             f"{run.max_staleness + 1}: samples will be too old before they are trained; raise run.max_staleness"
+        )
+    ranks, limit_s = run_file.learner.ranks, run_file.learner.collective_limit_s
+    if run.partitions % ranks:
+        yield (
+            f"run.partitions = {run.partitions} is no multiple of learner.ranks = {ranks}: some ranks hold more groups "
+            "than others, and the others wait for them"
+        )
+    if ranks > 1 and limit_s <= LONGEST_TRANSACTION_S:
+        yield (
+            f"learner.collective_limit_s = {limit_s:g} is not above {LONGEST_TRANSACTION_S:g} s, the longest time of a "
+            "transaction: while the broker is slow, ranks will take rank 0 for dead"
         )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"

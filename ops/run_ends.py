@@ -1,6 +1,6 @@
 """What the log says of the end of a run: sealed, and scored to the last sample.
 
-Role: tells the supervisor what exit codes cannot.
+Role: tells the supervisor what exit codes cannot, and ends a part of a run whose learner is elsewhere.
 Data in: the last records of the ledger, and the lag of the reward consumers. Data out: two answers.
 Invariants: what the broker does not tell is taken as "no", so a run is not ended on a guess.
 Failure: none; the broker being away is "no".
@@ -9,19 +9,75 @@ Failure: none; the broker being away is "no".
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Protocol
 
 from consumers.rewards.settings import group_id
 from ops.run_file import RunFile
+from ops.supervisor.settings import SupervisorSettings
+from pipeline.stage import StopSignal
 from schemas.errors import LogError, RlweaveError
 from schemas.records import LedgerSealed, Record
 from topics.catalog import LEDGER, SAMPLES
-from topics.clock import Deadline
+from topics.clock import Clock, Deadline, SystemClock
 from topics.log import Log, ReaderHooks, ReaderSettings
 
 _LOOK_BACK = 16  # offsets before the end of the ledger; transaction markers take some
 _READ_LIMIT_S = 10.0
 _POLL_S = 0.25
+_LOOK_S = 2.0  # between two looks at the end of the ledger
 _log = logging.getLogger(__name__)
+
+
+class Ends(Protocol):
+    """What `PartEnd` asks."""
+
+    def is_complete(self) -> bool:
+        """Whether the run has ended on purpose."""
+        ...
+
+    def is_drained(self) -> bool:
+        """Whether every sample has been scored; unknown is no."""
+        ...
+
+
+class PartEnd:
+    """Ends the part of a run whose learner is on another machine, once the run is complete.
+
+    Args:
+        stages: of this part; one with the learner sees its exit and needs nothing of this.
+        stop: is asked for.
+    """
+
+    def __init__(
+        self,
+        ends: Ends,
+        *,
+        stages: Sequence[str],
+        settings: SupervisorSettings,
+        stop: StopSignal,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ends = ends
+        self._scores = "reward" in stages
+        self._watches = "learner" not in stages
+        self._drain_s = settings.drain_s
+        self._stop = stop
+        self._clock = clock if clock is not None else SystemClock()
+        self._look_at_s = self._clock.monotonic()
+        self._drain: Deadline | None = None  # since the run is complete
+        self.is_reached = False
+
+    def turn(self) -> None:
+        """Look, when it is time."""
+        if not self._watches or self._stop.requested or self._clock.monotonic() < self._look_at_s:
+            return
+        if self._drain is None and self._ends.is_complete():
+            self._drain = Deadline.after(self._drain_s, clock=self._clock)
+        if self._drain is not None and (not self._scores or self._drain.expired or self._ends.is_drained()):
+            self.is_reached = True
+            self._stop.request("the run is complete")
+        self._look_at_s = self._clock.monotonic() + _LOOK_S
 
 
 class LogEnds:

@@ -83,7 +83,7 @@ def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
         ) from error
     try:
         values: dict[str, Toml] = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number or a nesting beyond all bounds
         raise SettingsError(f"run file {path} is not TOML: {error}") from error
     for override in overrides:
         _apply(values, override)
@@ -145,7 +145,7 @@ def _apply(values: dict[str, Toml], override: str) -> None:
 def _value(text: str) -> Toml:
     try:
         value: Toml = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return value
 

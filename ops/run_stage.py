@@ -24,8 +24,9 @@ from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.credentials import forget_environment
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import StopSignal, make_context, run_stage
+from pipeline.stage import StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
+from topics.log import Log
 
 _PARENT_POLL_S = 1.0
 
@@ -58,7 +59,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
-    context = replace(make_context(log, run=run_file.run, stage=request.stage), stop=stop)
+    context = replace(context_of(log, run_file, request=request), stop=stop)
     if run_file.kafka.security != "plaintext":
         log.check_access(access_of(run_file, request.stage))
     log.admin().ensure_topics()
@@ -71,6 +72,19 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
     return int(run_stage(stage, context))
+
+
+def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageContext:
+    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics.
+
+    Raises:
+        LogUnavailable: no broker answers.
+    """
+    if request.stage != "learner" or run_file.learner.ranks == 1:
+        return make_context(log, run=run_file.run, stage=request.stage)
+    rank = str(request.slot)
+    instance = new_instance(f"{request.stage}.{rank}")
+    return make_context(log, run=run_file.run, stage=request.stage, instance=instance, labels={"rank": rank})
 
 
 def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str | None]:

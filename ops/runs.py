@@ -21,7 +21,7 @@ from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Outcome, Record, StageEvent
 from topics.catalog import BY_NAME, EVENTS, LEDGER, Topic, full_name
 from topics.clock import Clock, Deadline, SystemClock
-from topics.kafka.raw import RawLog
+from topics.kafka.raw import Ranges, RawLog
 
 State = Literal["running", "finished", "stopped", "folder only", "no events"]
 SETTINGS_FILE = "settings.json"
@@ -112,6 +112,18 @@ def is_alive(log: RawLog, run: str, *, counts: dict[str, int], watch_s: float = 
     return False
 
 
+def stages_at_work(log: RawLog, run: str, *, counts: dict[str, int], watch_s: float) -> frozenset[str]:
+    """Stages whose events arrive within `watch_s` seconds."""
+    place = (full_name(run, EVENTS), 0)
+    if place[0] not in counts:
+        return frozenset()
+    before = log.ranges([place])[place][1]
+    SystemClock().wait(watch_s)
+    new = {place: (before, log.ranges([place])[place][1])}
+    records = [record for record, _ in _decodable(log, EVENTS, ranges=new)]
+    return frozenset(record.stage for record in records if isinstance(record, StageEvent))
+
+
 def tail(
     log: RawLog, run: str, *, topic: Topic, num_partitions: int, num_offsets: int = _TAIL
 ) -> Iterator[tuple[Record | None, int]]:
@@ -119,7 +131,11 @@ def tail(
     name = full_name(run, topic)
     ranges = log.ranges([(name, partition) for partition in range(num_partitions)])
     last = {place: (max(low, end - num_offsets), end) for place, (low, end) in ranges.items()}
-    for raw in log.read(last):
+    yield from _decodable(log, topic, ranges=last)
+
+
+def _decodable(log: RawLog, topic: Topic, *, ranges: Ranges) -> Iterator[tuple[Record | None, int]]:
+    for raw in log.read(ranges):
         try:
             yield decode(topic, raw), raw.unix_ms
         except CodecError:

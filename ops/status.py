@@ -26,7 +26,7 @@ KEY_GAUGES: Mapping[str, tuple[str, ...]] = {
     "prompts": ("groups_admitted", "open_groups", "credit_groups"),
     "rollout": ("running_sequences", "free_slots", "versions_behind"),
     "reward": ("breaker_open",),
-    "learner": ("step", "reward_mean", "ready_groups", "age_max"),
+    "learner": ("step", "reward_mean", "ready_groups", "rank_ready_groups", "age_max"),
 }
 
 

@@ -19,7 +19,8 @@
 | peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
 
 Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
-where there is one, Redis.
+where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each reads its own
+partitions of the data topics, rank 0 alone writes (docs/design/0008).
 """
 
 # ruff: noqa: PLC0415 - a process imports its own stage only
@@ -27,7 +28,7 @@ where there is one, Redis.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.addresses import redis_url
@@ -36,9 +37,13 @@ from ops.supervisor.processes import Program
 from pipeline.credentials import client_config, redis_client
 from pipeline.redis_client import RedisClient
 from pipeline.stage import Stage, StageContext
+from schemas.errors import SettingsError
 from topics.access import ADMIN, Grant, grants
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
+
+STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,11 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         return Program(name=name, stage=stage, arguments=arguments, log_file=logs / f"{name}.log")
 
     yield program("peer", "peer")
-    yield program("learner", "learner")
+    if run_file.learner.ranks == 1:
+        yield program("learner", "learner")
+    else:
+        for rank in range(run_file.learner.ranks):
+            yield replace(program(f"learner-{rank}", "learner", "--slot", str(rank)), unit="learner")
     yield program("scheduler", "scheduler")
     yield program("prompts", "prompts")
     for slot in range(run_file.rollout.replicas):
@@ -154,7 +163,14 @@ def _reward(parts: _Parts) -> Stage:
 
 
 def _learner(parts: _Parts) -> Stage:
-    from consumers.learner.stage import LearnerSetup, LearnerStage
+    ranks, rank = parts.run_file.learner.ranks, parts.choice.slot
+    if rank >= ranks:
+        raise SettingsError(
+            f"--slot {rank} is no learner rank: learner.ranks = {ranks}, so they are 0 to {ranks - 1}",
+            hint="raise learner.ranks, or leave the slot out for a single rank",
+        )
+    from consumers.learner.setup import LearnerSetup
+    from consumers.learner.stage import LearnerStage
 
     setup = LearnerSetup(
         settings=parts.run_file.learner,
@@ -164,7 +180,11 @@ def _learner(parts: _Parts) -> Stage:
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
     )
-    return LearnerStage(parts.context, setup)
+    if rank == 0:
+        return LearnerStage(parts.context, setup)
+    from consumers.learner.ranks.follow import FollowerStage
+
+    return FollowerStage(parts.context, setup, rank=rank)
 
 
 def _scheduler(parts: _Parts) -> Stage:

@@ -12,6 +12,7 @@ from schemas.errors import (
     LogUnavailable,
     NoProgress,
     PluginError,
+    RanksDiverged,
     RedisRefused,
     RlweaveError,
     SettingsError,
@@ -30,11 +31,19 @@ class ExitCode(IntEnum):
     NO_PROGRESS = 6  # an upstream stage stayed silent beyond the limit
     UNACCOUNTED = 7  # an audit did not balance
     DENIED = 8  # Kafka or Redis does not let us in: credentials, a certificate or an access rule are wrong
+    DIVERGED = 9  # learner ranks did not hold the same weights
     INTERNAL = 70  # a bug: the log has the traceback
 
 
 RESTART_IS_FUTILE = frozenset(
-    {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.FENCED, ExitCode.NO_PROGRESS, ExitCode.DENIED}
+    {
+        ExitCode.USAGE,
+        ExitCode.REFUSED,
+        ExitCode.FENCED,
+        ExitCode.NO_PROGRESS,
+        ExitCode.DENIED,
+        ExitCode.DIVERGED,
+    }
 )
 
 _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
@@ -47,6 +56,7 @@ _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (LogUnavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),
     (NoProgress, ExitCode.NO_PROGRESS),
+    (RanksDiverged, ExitCode.DIVERGED),
 )
 
 

@@ -59,6 +59,11 @@ class Lineages:
         """Last surviving step per lineage of the surviving path."""
         return self._limits
 
+    @property
+    def origins(self) -> Mapping[int, tuple[int, int]]:
+        """(parent, branch step) of every lineage that began."""
+        return self._origins
+
     def _path(self) -> dict[int, int]:
         limits: dict[int, int] = {}
         lineage, limit = self.current, _NO_LIMIT
@@ -82,6 +87,11 @@ class ClosedSet:
     def watermark(self) -> int:
         """The lowest number that is not a member."""
         return self._watermark
+
+    @property
+    def above(self) -> list[int]:
+        """The members above the watermark, ascending."""
+        return sorted(self._above)
 
     def add(self, number: int) -> None:
         """Add one number, 0 or more; adding it again changes nothing.
@@ -127,12 +137,15 @@ class ClosedSet:
             ValueError: the values do not have that form.
         """
         watermark, above = values.get("watermark"), values.get("above")
-        if not isinstance(watermark, int) or not isinstance(above, list) or watermark < 0:
-            raise ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        refused = ValueError(f"a closed set is a watermark and a list `above`, got {dict(values)!r:.200}")
+        if not isinstance(watermark, int) or not isinstance(above, list):
+            raise refused
+        if not all(isinstance(number, int) and number >= 0 for number in (watermark, *above)):
+            raise refused
         found = cls()
         found._watermark = watermark
         for number in above:
-            found.add(int(number))
+            found.add(number)
         return found
 
 

@@ -84,10 +84,10 @@ class Lease:
             return self._unknown(error)
         if state == "other":
             raise LeaseHeld(
-                f"{self._key} is held by {holder} for another {int(left_ms) / 1000:.1f} s; this process does not start",
+                f"{self._key} is held by {holder} for another {left_ms / 1000:.1f} s; this process does not start",
                 hint=f"stop {holder}, or wait until its lease ends",
             )
-        return LeaseResult(state=LeaseState.HELD, token=int(token))
+        return LeaseResult(state=LeaseState.HELD, token=token)
 
     def renew(self) -> LeaseResult:
         """Prolong the lease. One that ended, or was flushed, is taken again when nobody else has it (a new token)."""
@@ -98,21 +98,30 @@ class Lease:
         if state == "other":
             warning = f"{self._key} was lost to {holder}"
             return LeaseResult(state=LeaseState.LOST, holder=holder, warning=warning)
-        return LeaseResult(state=LeaseState.HELD, token=int(token))
+        return LeaseResult(state=LeaseState.HELD, token=token)
 
     def release(self) -> LeaseResult:
         """Give the lease back if it is ours."""
         try:
-            (state,) = self._client.script(_RELEASE, keys=[self._key], args=[self._owner])
+            reply = self._client.script(_RELEASE, keys=[self._key], args=[self._owner])
         except RedisUnavailable as error:
             return self._unknown(error)
-        return LeaseResult(state=LeaseState.HELD if state == "yours" else LeaseState.LOST)
+        return LeaseResult(state=LeaseState.HELD if reply == ["yours"] else LeaseState.LOST)
 
-    def _take(self) -> tuple[str, str, str, str]:
+    def _take(self) -> tuple[str, str, int, int]:
+        """State, holder, token, ms left. Raises RedisUnavailable, also for an entry that no lease of ours wrote."""
         args = [self._owner, str(self._ttl_ms)]
-        state, holder, token, left_ms = self._client.script(_TAKE, keys=[self._key, f"{self._key}:fence"], args=args)
-        return state, holder, token, left_ms
+        reply = self._client.script(_TAKE, keys=[self._key, f"{self._key}:fence"], args=args)
+        match reply:
+            case [state, holder, token, left_ms] if _is_number(token) and _is_number(left_ms.removeprefix("-")):
+                return state, holder, int(token), int(left_ms)
+        raise RedisUnavailable(f"Redis has something else than a lease under {self._key}", hint="delete that key")
 
     def _unknown(self, error: RedisUnavailable) -> LeaseResult:
         warning = f"{error.message}; {self._key} is not protected by a lease, a second process is fenced by the broker"
         return LeaseResult(state=LeaseState.UNKNOWN, warning=warning)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that Redis can hold."""
+    return text.isascii() and text.isdecimal() and len(text) < 20

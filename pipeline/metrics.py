@@ -7,6 +7,7 @@ Failure: an undeclared name is a `KeyError`, a wrong kind a `TypeError`, at the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,6 +52,7 @@ METRICS = (
     _gauge("free_slots", "Sequences the engine could take on now."),
     _gauge("running_sequences", "Sequences being generated."),
     _counter("tokens_generated", "Completion tokens made."),
+    _counter("tokens_unverified", "Completion tokens of weights that could not be checked."),
     _counter("samples_made", "Samples written, failed ones included.", "result"),
     _counter("groups_skipped", "Prompts not generated because their group has an outcome."),
     _gauge("version_step", "Step of the policy version served or reached."),
@@ -61,6 +63,7 @@ METRICS = (
     _counter("weight_bytes", "Weight bytes moved.", "direction"),
     _counter("samples_scored", "Samples scored.", "result"),
     _histogram("score_s", "Time to score one sample."),
+    _counter("scorers_lost", "Processes of a reward plug-in that were killed or died.", "reason"),
     _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
     _gauge("reward_weight", "Weight of the reward this process gives; 0 is shadow.", "reward", "group"),
     _gauge("reward_mean", "Mean reward of the last batch."),
@@ -69,6 +72,8 @@ METRICS = (
     _gauge("age_mean", "Mean age in versions of the last batch."),
     _gauge("age_max", "Largest age in versions of the last batch."),
     _gauge("ready_groups", "Complete groups waiting for a batch."),
+    _gauge("rank_open_groups", "Groups without an outcome on one learner rank's partitions."),
+    _gauge("rank_ready_groups", "Of these, complete ones waiting for a batch."),
     _gauge("oldest_open_group_s", "Age of the oldest open group, on the deadline's clock."),
     _counter("groups_closed", "Groups with an outcome.", "result"),
     _counter("members_dropped", "Sample ids dropped or failed.", "reason"),
@@ -87,11 +92,15 @@ _BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class Metrics:
-    """The metrics of one process."""
+    """The metrics of one process.
 
-    def __init__(self, *, run: str, stage: str, instance: str) -> None:
+    Args:
+        labels: further labels that all of them carry.
+    """
+
+    def __init__(self, *, run: str, stage: str, instance: str, labels: Mapping[str, str] | None = None) -> None:
         self.registry = CollectorRegistry()
-        self._common = {"run": run, "stage": stage, "instance": instance}
+        self._common = {"run": run, "stage": stage, "instance": instance, **(labels or {})}
         self._live: dict[str, Counter | Gauge | Histogram] = {}
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from schemas.errors import SettingsError
 
 HIDDEN = "***"
+_MAX_SHOWN_CHARS = 200
+_MAX_SHOWN_BITS = 256
 # Of librdkafka: sasl.password, ssl.key.password, ssl.keystore.password, ssl.key.pem, sasl.oauthbearer.client.secret,
 # sasl.oauthbearer.config and what later versions add in these words.
 _SECRET_NAME = re.compile(r"passw|secret|(?:^|[._-])token$|key\.pem|oauthbearer\.config|jaas|api.?key", re.IGNORECASE)
@@ -21,14 +23,16 @@ _URL_LOGIN = re.compile(r"(?<=://)[^\s'\"]*:[^\s'\"]*@")
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting of this name holds a secret, not the name of a file with one."""
-    return _SECRET_NAME.search(name) is not None and not name.endswith(("_file", "_dir", ".location"))
+    return _SECRET_NAME.search(name) is not None and not name.endswith(("_file", "_dir", "_env", ".location"))
 
 
 def shown(value: object, *, name: str = "") -> str:
     """A value as a message may show it: secrets are hidden, by the setting's name or as part of a URL."""
     if is_secret_name(name):
         return HIDDEN
-    return _URL_OPTION.sub(HIDDEN, _URL_LOGIN.sub(f"{HIDDEN}@", repr(value)))
+    if isinstance(value, int) and value.bit_length() > _MAX_SHOWN_BITS:  # Python refuses to write out so many digits
+        return f"a number of {value.bit_length()} bits"
+    return _URL_OPTION.sub(HIDDEN, _URL_LOGIN.sub(f"{HIDDEN}@", repr(value)))[:_MAX_SHOWN_CHARS]
 
 
 def check_no_password(url: str) -> None:

@@ -29,6 +29,7 @@ _OWN_CONFIG = {
 }
 
 PositiveInt = Annotated[int, Field(ge=1)]
+_ALL_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - refused as what others are told
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -207,7 +208,14 @@ class WeightsSettings(Section):
     )
     host: str = Field(default="127.0.0.1", description="Address the peer server binds to.")
     port: int = Field(default=0, ge=0, le=65535, description="Port of the peer server; 0 picks a free one.")
-    advertised_url: str | None = Field(default=None, description="URL other hosts reach the peer at.")
+    advertised_url: str | None = Field(
+        default=None, description="URL other hosts reach the peer at; absent: http(s)://host:port."
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="File with the token that peers ask for, the same on every host; absent: RLWEAVE_PEER_TOKEN, or "
+        "peer-token in the run's folder.",
+    )
     tls_cert: Path | None = Field(
         default=None, description="PEM certificate chain of the peer server; with it peers are asked over https."
     )
@@ -231,3 +239,14 @@ class WeightsSettings(Section):
     )
     fetch_deadline_s: Seconds = Field(default=60.0, description="Longest time to fetch one version.")
     parallel_fetches: PositiveInt = Field(default=16, description="Chunks fetched at a time.")
+
+    @model_validator(mode="after")
+    def _others_can_come(self) -> Self:
+        if self.advertised_url is None and self.host in _ALL_ADDRESSES:
+            raise ValueError(
+                f"host = {self.host!r} is every address of this machine, which others cannot ask: set advertised_url, "
+                "or host to the one address they reach"
+            )
+        if self.advertised_url is not None and self.port == 0:
+            raise ValueError("advertised_url needs a port that stays: set port to the one it leads to")
+        return self

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
@@ -115,15 +116,21 @@ class StageContext:
         )
 
 
-def new_instance(stage: str) -> str:
-    """An id unique per process start: stage, host, pid and a random part."""
-    return f"{stage}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+def new_instance(seat: str) -> str:
+    """An id unique per process start: seat (the stage, or a part of it), host, pid and a random part."""
+    return f"{seat}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def make_context(
-    log: Log, *, run: RunSettings, stage: str, clock: Clock | None = None, instance: str | None = None
+    log: Log,
+    *,
+    run: RunSettings,
+    stage: str,
+    clock: Clock | None = None,
+    instance: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> StageContext:
-    """Connect to the log and prepare events and metrics.
+    """Connect to the log and prepare events and metrics; `labels` are carried by all metrics.
 
     Raises:
         LogUnavailable: no broker answers within `CONNECT_S`.
@@ -131,7 +138,7 @@ def make_context(
     chosen = clock if clock is not None else SystemClock()
     name = instance if instance is not None else new_instance(stage)
     log.connect(deadline=Deadline.after(CONNECT_S, clock=chosen))
-    metrics = Metrics(run=run.name, stage=stage, instance=name)
+    metrics = Metrics(run=run.name, stage=stage, instance=name, labels=labels)
     writer = log.writer(WriterSettings(linger_ms=20.0, buffer_bytes=8 * 1024 * 1024))
     events = Events(writer, run=run.name, stage=stage, instance=name, clock=chosen, metrics=metrics)
     return StageContext(

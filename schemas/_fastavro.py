@@ -84,8 +84,8 @@ def write(schema: Schema, body: Body, *, prefix: bytes) -> bytes:
 def read(data: bytes, start: int, *, writer: Schema, reader: Schema | None = None) -> Body:
     """The body that begins at byte `start` of `data` and ends with it.
 
-    Memory stays below a small multiple of `len(data)`, whatever lengths the bytes claim: strings and bytes are cut from
-    `data`, and no item of an array or map takes less than one byte.
+    Memory follows `len(data)`, whatever lengths the bytes claim: strings and bytes are cut from `data`, and no item of
+    an array or map takes less than one byte. As an object it may take hundreds: `_items` counts them before.
 
     Args:
         data: the frame.

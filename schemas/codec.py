@@ -18,6 +18,7 @@ from typing import TypeVar, cast, overload
 
 from schemas import _fastavro, plans, registry
 from schemas._fastavro import Schema
+from schemas._items import FREE_BYTES, CheckItems, item_check
 from schemas.errors import CodecError
 from schemas.records import Record
 from schemas.registry import Registry, SchemaVersion
@@ -37,6 +38,7 @@ class _Writer:
     schema: Schema
     to_body: plans.ToBody
     fingerprint_hex: bytes
+    check_items: CheckItems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class _Reader:
     writer: Schema
     resolve_to: Schema | None  # None: written with the schema this process uses
     from_body: plans.FromBody
+    check_items: CheckItems
 
 
 class Codec:
@@ -67,6 +70,7 @@ class Codec:
             schema=current.schema,
             to_body=plans.to_body(record_type),
             fingerprint_hex=current.fingerprint.hex().encode(),
+            check_items=item_check(current.schema),
         )
         from_body = plans.from_body(record_type)
         for version in versions:
@@ -75,26 +79,33 @@ class Codec:
                 writer=version.schema,
                 resolve_to=None if version is current else current.schema,
                 from_body=from_body,
+                check_items=item_check(version.schema),
             )
 
     def encode(self, record: Record) -> bytes:
         """One frame.
 
         Raises:
-            CodecError: not a record type, or a value that does not fit its field.
+            CodecError: not a record type, a value that does not fit its field, or more items than a reader accepts.
         """
         writer = self._writer(type(record))
-        return _fastavro.write(writer.schema, writer.to_body(record), prefix=writer.head)
+        frame = _fastavro.write(writer.schema, writer.to_body(record), prefix=writer.head)
+        if len(frame) > FREE_BYTES:
+            writer.check_items(frame, _HEAD_BYTES)
+        return frame
 
     def decode(self, data: bytes) -> Record:
         """The record of one frame.
 
         Raises:
-            CodecError: no frame, unknown fingerprint, truncated, or followed by further bytes.
+            CodecError: no frame, unknown fingerprint, truncated, followed by further bytes, or with more items than
+                any record has.
         """
         reader = self._readers.get(data[2:_HEAD_BYTES])
         if reader is None or data[:2] != MARKER:
             raise _no_reader(data)
+        if len(data) > FREE_BYTES:
+            reader.check_items(data, _HEAD_BYTES)
         body = _fastavro.read(data, _HEAD_BYTES, writer=reader.writer, reader=reader.resolve_to)
         return cast("Record", reader.from_body(body))
 

@@ -116,6 +116,14 @@ class TrainingError(RlweaveError):
     """A training step cannot be applied."""
 
 
+class RankLost(RlweaveError):
+    """A rank of the learner is missing, so the others cannot go on; the message names it."""
+
+
+class RanksDiverged(RlweaveError):
+    """Ranks of the learner that must hold the same weights do not."""
+
+
 class CheckpointError(RlweaveError):
     """No checkpoint, or one that is not whole."""
 

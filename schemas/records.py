@@ -34,6 +34,7 @@ class VersionRun:
 
     num_tokens: int
     version: Version
+    verified: bool = True  # False: nothing shows that the engine computed with this version's weights (promise 9)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,18 +22,20 @@ import pytest
 from ops.services.cluster import Cluster
 from ops.services.manager import services_down, services_up
 from ops.services.model import ServicesInfo, ServicesSettings
+from tests.parallel import HEAVY, GroupScheduling, write_groups
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+
     from tests.engines import SharedVllm
 
 DATA_PARTITIONS = 4
 SERVICES_DIR = pytest.StashKey[Path]()
 _LONGEST_FIRST = ("vllm", "slow", "integration")  # marks; then all others
-_SERVERS = {"services", "cluster", "secure_services"}  # fixtures
-_HEAVY = {"cluster", "secure_services"}  # fixtures that are started once, so that all their tests share a worker
+_SERVERS = {"services", *HEAVY}  # fixtures
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,16 +62,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs servers says so, what needs the same heavy one stays together, and long tests begin."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    """Tests that share something heavy stay on one worker."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    return GroupScheduling(config, log, folder=config.stash[SERVICES_DIR])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What needs servers says so, and long tests begin."""
     for item in items:
-        used = set(getattr(item, "fixturenames", ()))
-        if used & _SERVERS:
+        if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
-        for name in ("vllm",) if item.get_closest_marker("vllm") is not None else sorted(used & _HEAVY)[:1]:
-            item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=_rank)
+    if hasattr(config, "workerinput"):
+        write_groups(config.stash[SERVICES_DIR], items)
 
 
 def _rank(item: pytest.Item) -> int:

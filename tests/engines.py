@@ -150,11 +150,16 @@ class _Borrowed:
     """A host that is not ended by the engine that uses it."""
 
     def __init__(self, host: Host) -> None:
+        self._host = host
         self.dead = False
         self.submit = host.submit
         self.abort = host.abort
         self.take = host.take
         self.swap = host.swap
+
+    @property
+    def pause_s(self) -> float:
+        return self._host.pause_s
 
     def close(self) -> None:
         """It stays."""

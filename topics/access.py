@@ -68,7 +68,7 @@ _NEEDS = {
         group="learner",
         fences=True,
     ),
-    "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS), writes=(COMMANDS,), fences=True),
+    "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS, LEDGER), writes=(COMMANDS,), fences=True),
     "peer": _Needs(),
 }
 

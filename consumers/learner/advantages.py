@@ -38,6 +38,8 @@ def grpo_advantages(
 
 def batch_advantages(batch: Batch, *, scale_by_std: bool) -> npt.NDArray[np.float64]:
     """Advantages of all members of a batch, in the batch's own order, shape [members], float64."""
+    if not batch.groups:  # a rank without a share
+        return np.zeros(0)
     return np.concatenate(
         [grpo_advantages([m.reward for m in group.members], scale_by_std=scale_by_std) for group in batch.groups]
     )

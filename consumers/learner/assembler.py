@@ -19,68 +19,29 @@ Failure: none of its own; what is wrong with a record becomes a reason, a count 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from itertools import takewhile
 
-from consumers.learner.batch import Batch
-from consumers.learner.groups import Attempt, OpenGroup, RewardRule
+from consumers.learner.assembler_settings import AssemblerSettings
+from consumers.learner.batch import Batch, TrainGroup
+from consumers.learner.groups import Attempt, OpenGroup
 from consumers.learner.outcomes import OutcomeDraft, dropped_draft, trained_draft
-from consumers.learner.ready import ModelLimits, ReadyGroups, incomplete, train_group
+from consumers.learner.ready import ModelLimits, Offer, ReadyGroups, incomplete, offer_of, train_group
 from consumers.learner.reports import Tally, Waiting, waiting_of
-from consumers.learner.staleness import StalenessRule, age_of
+from consumers.learner.staleness import age_of
 from consumers.learner.table import GroupTable
 from pipeline.history import ClosedSet, Lineages
-from pipeline.settings import RunSettings
 from schemas.reasons import Reason
 from schemas.records import Version
 from topics.clock import Clock
 from topics.log import Envelope, Positions, TopicPartition
 
 
-@dataclass(frozen=True, kw_only=True)
-class AssemblerSettings:
-    """How groups are put together."""
-
-    rewards: RewardRule
-    staleness: StalenessRule
-    min_group_members: int | None  # fewest valid members to be trained; None: all
-    deadline_s: float  # engine-ready time after which an open group is closed
-    buffer_bytes: int  # encoded bytes of unclosed groups above which `over_limit` holds
-    vocab_size: int | None = None  # of the model; None: token ids have no upper limit
-    context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
-
-    @classmethod
-    def of_run(
-        cls,
-        run: RunSettings,
-        *,
-        weights: Mapping[str, float],
-        buffer_bytes: int,
-        vocab_size: int | None = None,
-        context_tokens: int | None = None,
-    ) -> AssemblerSettings:
-        """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
-
-        Raises:
-            ValueError: no reward has a weight.
-        """
-        return cls(
-            rewards=RewardRule({name: weight for name, weight in weights.items() if weight != 0}),
-            staleness=StalenessRule(max_age=run.max_staleness, on_stale=run.on_stale),
-            min_group_members=run.min_group_members,
-            deadline_s=run.group_deadline_s,
-            buffer_bytes=buffer_bytes,
-            vocab_size=vocab_size,
-            context_tokens=context_tokens,
-        )
-
-
 class Assembler:
     """Joins, ages and cuts.
 
     Args:
-        settings: see `AssemblerSettings`.
+        settings: see there.
         clock: monotonic time for deadlines.
         lineages: which versions survive; may learn of more later.
         closed: groups closed in the surviving history up to `step` (of the checkpoint); copied.
@@ -181,7 +142,7 @@ class Assembler:
         self._step = step
         self._ready.drop_stale(step)
         least = 1 if allow_smaller else num_groups
-        self.blocked_by = self._blocking(step) if len(self._ready) >= least else None
+        self.blocked_by = self.blocking(step) if len(self._ready) >= least else None
         if self.blocked_by is not None or len(self._ready) < least:
             return None
         chosen = self._ready.take(num_groups, step=step)
@@ -189,9 +150,28 @@ class Assembler:
             for group in chosen:
                 self._ready.push(group)
             return None
-        chosen.sort(key=lambda group: group.number)
-        self._in_batch.update((group.number, group) for group in chosen)
-        return Batch(step=step + 1, groups=tuple(train_group(group, step=step) for group in chosen))
+        return Batch(step=step + 1, groups=self._to_batch(chosen, step=step))
+
+    def offers(self, step: int, num_groups: int) -> list[Offer]:
+        """The first `num_groups` groups that a cut at `step` could take, in its order; nothing is taken.
+
+        As in `cut`, groups over the bound and those with too few members are closed on the way.
+        """
+        self._step = step
+        self._ready.drop_stale(step)
+        first = self._ready.take(num_groups, step=step)
+        for group in first:
+            self._ready.push(group)
+        return [offer_of(group) for group in first]
+
+    def take(self, step: int, numbers: Collection[int]) -> tuple[TrainGroup, ...]:
+        """Take these of the groups that were offered at `step` into a batch, as `cut` does with those it chooses.
+
+        Raises:
+            ValueError: one of them is not ready; nothing was taken.
+        """
+        self._step = step
+        return self._to_batch(self._ready.take_named(numbers), step=step)
 
     def mark_trained(self, batch: Batch) -> None:
         """Close the groups of a batch that `cut` gave, as trained by step `batch.step`.
@@ -207,6 +187,16 @@ class Assembler:
             self._close(group, trained_draft(group, trained, age_of=self._age_of))
         self._step = batch.step
 
+    def blocking(self, step: int) -> int | None:
+        """A healthy open group that one more step would push over the bound, when that is to be waited for."""
+        rule = self._settings.staleness
+        if rule.on_stale != "wait":
+            return None
+        for group in self._table.open.values():
+            if any(rule.must_wait_for(birth, step=step) for birth in self._births(group)):
+                return group.number
+        return None
+
     def close_open(self, reason: Reason) -> None:
         """Drop every group that has no outcome and is in no batch, for example at the last step (`RUN_ENDED`)."""
         for number in list(self._table.held):
@@ -221,6 +211,11 @@ class Assembler:
         self._table.settle(draft.group for draft in drafts)
         return drafts
 
+    def learn_closed(self, numbers: Iterable[int]) -> None:
+        """Groups that another rank closed: they are closed here as well, and the set stays a watermark."""
+        for number in numbers:
+            self._table.closed.add(number)
+
     @property
     def num_unwritten(self) -> int:
         """Outcomes decided and not taken."""
@@ -229,7 +224,12 @@ class Assembler:
     @property
     def num_seen(self) -> int:
         """Groups known of: closed ones, and those whose prompt was read."""
-        return len(self._table.closed) + len(self._table.closing) + len(self._table.unclosed)
+        return len(self._table.closed) + self.num_unsettled
+
+    @property
+    def num_unsettled(self) -> int:
+        """Groups whose prompt was read and whose outcome was not taken."""
+        return len(self._table.closing) + len(self._table.unclosed)
 
     @property
     def closed(self) -> ClosedSet:
@@ -289,6 +289,11 @@ class Assembler:
         """What incomplete groups lack."""
         return waiting_of(list(self._table.open.values()))
 
+    def _to_batch(self, chosen: list[OpenGroup], *, step: int) -> tuple[TrainGroup, ...]:
+        chosen.sort(key=lambda group: group.number)
+        self._in_batch.update((group.number, group) for group in chosen)
+        return tuple(train_group(group, step=step) for group in chosen)
+
     def _complete(self, group: OpenGroup) -> None:
         """Make a group that gets no better ready, or drop it; its other attempts are forgotten."""
         if self._table.open.pop(group.number, None) is None:
@@ -319,16 +324,6 @@ class Assembler:
 
     def _age_of(self, version: Version | None) -> int | None:
         return age_of(version, lineages=self._lineages, step=self._step)
-
-    def _blocking(self, step: int) -> int | None:
-        """A healthy open group that one more step would push over the bound, when that is to be waited for."""
-        rule = self._settings.staleness
-        if rule.on_stale != "wait":
-            return None
-        for group in self._table.open.values():
-            if any(rule.must_wait_for(birth, step=step) for birth in self._births(group)):
-                return group.number
-        return None
 
     def _births(self, group: OpenGroup) -> list[int]:
         """Birth step of each attempt that may still be trained: the oldest of its surviving members read so far."""

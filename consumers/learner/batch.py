@@ -37,11 +37,40 @@ class TrainGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedGroup:
+    """A group of a batch, as every rank knows it."""
+
+    group: int
+    size: int
+    absent: tuple[int, ...] = ()  # members that are not trained, ascending
+
+    @property
+    def members(self) -> list[int]:
+        """Numbers of the members that are trained, ascending."""
+        return [member for member in range(self.size) if member not in self.absent]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """All groups of a step that several ranks train, each holding some of them."""
+
+    run: str
+    groups: tuple[PlannedGroup, ...]  # ascending group number
+
+    def sample_ids(self) -> tuple[str, ...]:
+        """`run/group/member` of every member, group by group."""
+        return tuple(
+            sample_id(self.run, group=group.group, member=member) for group in self.groups for member in group.members
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The groups of one step."""
+    """The groups of one step, or one rank's share of them, which may be empty."""
 
     step: int  # the step this batch produces; 1 is the first
     groups: tuple[TrainGroup, ...]  # ascending group number
+    plan: BatchPlan | None = None  # of the whole batch, where `groups` is a share
 
     @property
     def members(self) -> Iterator[TrainMember]:
@@ -50,7 +79,7 @@ class Batch:
 
     @property
     def num_samples(self) -> int:
-        """Samples in the batch."""
+        """Samples held here."""
         return sum(len(group.members) for group in self.groups)
 
     @property
@@ -59,5 +88,7 @@ class Batch:
         return max((group.age for group in self.groups), default=0)
 
     def sample_ids(self) -> tuple[str, ...]:
-        """`run/group/member` of every member, in the order of `members`."""
+        """`run/group/member` of every member of the whole batch, group by group."""
+        if self.plan is not None:
+            return self.plan.sample_ids()
         return tuple(sample_id(m.sample.run, group=m.sample.group, member=m.sample.member) for m in self.members)

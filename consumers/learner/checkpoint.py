@@ -5,9 +5,12 @@ Data in and out: `Snapshot`: tensors (model, optimizer, generator) and `LearnerS
 Layout: `checkpoints/<lineage>.<step>/` with `model.safetensors`, `optimizer.safetensors`, `state.json` and
 `manifest.json`, which names size and blake3 digest of the others.
 Protocol of `save`: (1) write the files into `.tmp-*` beside the target; (2) sync each; (3) write and sync the manifest,
-last; (4) rename the folder; (5) sync the parent; (6) remove what retention no longer keeps.
+last; (4) rename the folder; (5) sync the parent. `prune` removes what retention no longer keeps.
 Invariants: a folder without a matching manifest is never restored; the newest valid one wins, a higher lineage first,
-since it grew out of a lower one; paths carry the lineage, so a fenced learner cannot overwrite its successor's.
+since it grew out of a lower one; paths carry the lineage, so a fenced learner cannot overwrite its successor's. A
+folder counts only while the ledger says that its (lineage, step) survives: one that a learner wrote after it had been
+replaced is as good as absent, whatever it knew when it wrote it. Prune only after a transaction that came after the
+save: its success proves that nobody restored from what goes.
 Failure: `CheckpointError`; a failed save leaves earlier checkpoints whole and removes its own remains.
 """
 
@@ -16,17 +19,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import orjson
 import torch
 from blake3 import blake3
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pipeline.history import ClosedSet
 from schemas.errors import CheckpointError
 from schemas.records import Version
 
@@ -47,6 +53,7 @@ class LearnerState:
     num_cloning_steps: int  # done so far
     threads: int  # part of what makes a run repeatable
     first_anchor: str  # state digest of the first version of this history
+    ranks: int = 1  # that trained it; part of what makes a run repeatable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +71,13 @@ class Restored:
 
     snapshot: Snapshot
     path: Path
-    skipped: tuple[str, ...] = field(default=())  # newer ones that were not whole, with the reason
+    skipped: tuple[str, ...] = field(default=())  # newer ones that were not whole or do not survive, with the reason
 
 
-def save(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
+Survives: TypeAlias = Callable[[Version], bool]  # whether a version is part of the present history
+
+
+def save(folder: Path, snapshot: Snapshot) -> Path:
     """Write one checkpoint; the numbers are those of the module text.
 
     Raises:
@@ -93,27 +103,38 @@ def save(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
             f"checkpoint {target} was not written: {error}; the earlier ones are whole",
             hint="free disk space, or lower learner.checkpoint.keep",
         ) from error
-    for old in _newest_first(folder)[keep:]:  # (6)
-        shutil.rmtree(old, ignore_errors=True)
     return target
 
 
-def newest_valid(folder: Path) -> Restored | None:
-    """The newest whole checkpoint, or None when there is none at all.
+def prune(folder: Path, *, keep: int, survives: Survives) -> None:
+    """Remove those that do not survive, and all but the `keep` newest of the others."""
+    newest = _newest_first(folder)
+    void = [path for path in newest if not survives(_version(path))]
+    for old in (*void, *[path for path in newest if path not in void][keep:]):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def newest_valid(folder: Path, *, survives: Survives) -> Restored | None:
+    """The newest whole checkpoint of the present history, or None when there is none at all.
 
     Raises:
         CheckpointError: there are checkpoints, but none is whole; starting anew would retrain what they cover.
     """
     _remove_remains(folder)
     skipped: list[str] = []
+    broken: list[str] = []
     for path in _newest_first(folder):
+        if not survives(_version(path)):
+            skipped.append(f"checkpoint {path} is of a branch that the ledger says was left")
+            continue
         try:
             return Restored(snapshot=load(path), path=path, skipped=tuple(skipped))
         except CheckpointError as error:
             skipped.append(error.message)
-    if skipped:
+            broken.append(error.message)
+    if broken:
         raise CheckpointError(
-            f"no checkpoint in {folder} is whole: {'; '.join(skipped)}",
+            f"no checkpoint in {folder} is whole: {'; '.join(broken)}",
             hint="restore one from a copy, or move the folder away to train this run from its beginning",
         )
     return None
@@ -128,19 +149,19 @@ def load(path: Path) -> Snapshot:
     try:
         manifest = orjson.loads((path / "manifest.json").read_bytes())
         _check_manifest(path, manifest)
-        state = LearnerState(**orjson.loads((path / "state.json").read_bytes()))
+        state = _read_state((path / "state.json").read_bytes())
         return Snapshot(
             state=state,
             model=load_file(path / "model.safetensors"),
             optimizer=load_file(path / "optimizer.safetensors"),
         )
-    except (OSError, orjson.JSONDecodeError, SafetensorError, TypeError, KeyError) as error:
+    except (OSError, ValueError, SafetensorError, TypeError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
 def versions(folder: Path) -> list[Version]:
     """Versions with a checkpoint folder, newest first, whole or not."""
-    return [Version(lineage=lineage, step=step) for lineage, step in map(_order, _newest_first(folder))]
+    return [_version(path) for path in _newest_first(folder)]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -172,6 +193,29 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
             )
         place = value.to(parameter.device) if value.ndim > 0 else value
         optimizer.state[parameter][key] = place.clone()
+
+
+def restore_generator(generator: torch.Generator, state: Tensor | None) -> None:
+    """Put back what its `get_state` gave.
+
+    Raises:
+        CheckpointError: it is absent, or no state of such a generator.
+    """
+    if state is None:
+        raise CheckpointError("the state of the random generator is absent")
+    try:
+        generator.set_state(state)
+    except (TypeError, RuntimeError) as error:
+        raise CheckpointError(f"the state of the random generator cannot be restored: {error}") from error
+
+
+def _read_state(content: bytes) -> LearnerState:
+    """Raises ValueError when it is not one; fields that a later version added are left out."""
+    state = TypeAdapter(LearnerState).validate_json(content, strict=True)
+    ClosedSet.from_json(state.closed)
+    if not all(place.rpartition("/")[2].isdecimal() for place in state.positions):
+        raise ValueError(f"positions are of the form topic/partition, got {sorted(state.positions)!r:.200}")
+    return state
 
 
 def _write_files(aside: Path, snapshot: Snapshot) -> None:
@@ -217,13 +261,13 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _order(path: Path) -> tuple[int, int]:
+def _version(path: Path) -> Version:
     lineage, _, step = path.name.partition(".")
-    return int(lineage), int(step)
+    return Version(lineage=int(lineage), step=int(step))
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(_folders(folder), key=_order, reverse=True)
+    return sorted(_folders(folder), key=_version, reverse=True)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -1,12 +1,13 @@
 """Reads prompts, samples and rewards into the assembler.
 
 Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines.
-Data in: the three data topics, all partitions, self-assigned. Data out: records in the assembler, positions for the
-checkpoint, commits for lag.
+Data in: the three data topics, self-assigned: all partitions, or those of a rank. Data out: records in the assembler,
+positions for the checkpoint, commits for lag.
 Invariants: truth is in the checkpoint; a failed commit only makes the lag look larger. A deadline ends a group only
 after everything that was in the log at that moment has been read, so a long step of the learner never drops samples
 that were there in time. Memory is bounded (promise 12): above `buffer_bytes` the samples are paused as long as a batch
-can be cut, and above twice that in any case.
+can be cut, and above twice that in any case. A rank takes only records that are on their group's own partition: on
+another one, another rank would answer for the same group.
 Failure: errors of the reader go through; records lost to retention are told by the context's hooks.
 """
 
@@ -20,11 +21,13 @@ from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
 from schemas.errors import LogError
-from topics.catalog import PROMPTS, REWARDS, SAMPLES
+from schemas.records import PromptGroup, Reward, Sample
+from topics.catalog import PROMPTS, REWARDS, SAMPLES, partition_of
 from topics.clock import Deadline
-from topics.log import Positions, ReaderSettings, TopicPartition
+from topics.log import Envelope, Positions, ReaderSettings, TopicPartition
 
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
+_GROUPED = (PromptGroup, Sample, Reward)
 MAX_RECORDS = 1000  # of one poll batch: some ms of work
 _RESUME_SHARE = 0.9  # of buffer_bytes: reading goes on below it, so that pausing does not flutter
 
@@ -45,20 +48,30 @@ class Intake:
         assembler: is fed, and its deadlines are ended.
         settings: `buffer_bytes`.
         positions: where to read from, of the checkpoint; partitions without one are read from the earliest record.
+        partitions: of this rank; None: all.
     """
 
     def __init__(
-        self, context: StageContext, assembler: Assembler, *, settings: LearnerSettings, positions: Positions
+        self,
+        context: StageContext,
+        assembler: Assembler,
+        *,
+        settings: LearnerSettings,
+        positions: Positions,
+        partitions: tuple[int, ...] | None = None,
     ) -> None:
         self._context = context
         self._assembler = assembler
         self._buffer_bytes = settings.buffer_bytes
-        self._from = dict(positions)
+        self._partitions = partitions
+        self._num_ready_elsewhere = 0
+        self._from = {place: at for place, at in positions.items() if partitions is None or place[1] in partitions}
         self._reader = context.log.reader(
             ReaderSettings(
                 topics=TOPICS,
                 group=f"rlweave.{context.run.name}.learner",
-                positions=positions,
+                positions=self._from,
+                partitions=partitions,
                 instance=context.instance,
             ),
             hooks=context.hooks(),
@@ -67,16 +80,21 @@ class Intake:
         self._barrier: _Barrier | None = None
         self._topic_ids: dict[str, str] | None = None
 
-    def pump(self, *, deadline: Deadline) -> int:
+    def pump(self, *, deadline: Deadline, num_ready_elsewhere: int = 0) -> int:
         """Read one poll batch and do what follows from it; gives the number of records read.
 
         Tick the assembler before it, so that deadlines are judged by the present time.
 
+        Args:
+            deadline: of the wait for a record.
+            num_ready_elsewhere: complete groups that other ranks hold.
+
         Raises:
             LogError: the reader failed in a way that retrying does not mend.
         """
+        self._num_ready_elsewhere = num_ready_elsewhere
         envelopes = self._reader.poll(MAX_RECORDS, deadline=deadline)
-        self._assembler.add_all(envelopes)
+        self._assembler.add_all(envelopes if self._partitions is None else filter(self._is_in_place, envelopes))
         self._balance()
         self._end_deadlines()
         self._report(Counter([envelope.topic for envelope in envelopes]))
@@ -98,8 +116,12 @@ class Intake:
         """Commit the positions for people and the scheduler; when that fails, say so and go on. Call after a step: the
         metrics are brought up to date as well."""
         self._report(Counter())
+        self.commit(self.positions())
+
+    def commit(self, positions: Positions) -> None:
+        """Commit these, also of partitions that others read; when that fails, say so and go on."""
         try:
-            self._reader.commit(self.positions())
+            self._reader.commit(positions)
         except LogError as error:
             self._context.events.notice("lag_commit_failed", details={"why": error.message})
 
@@ -110,7 +132,19 @@ class Intake:
     @property
     def is_starved(self) -> bool:
         """Whether no full batch is ready, so that only reading, or a deadline, can free the buffer."""
-        return self._assembler.num_ready < self._context.run.groups_per_step
+        return self._assembler.num_ready + self._num_ready_elsewhere < self._context.run.groups_per_step
+
+    def _is_in_place(self, envelope: Envelope) -> bool:
+        record = envelope.record
+        if (
+            not isinstance(record, _GROUPED)
+            or partition_of(record.group, self._context.run.partitions) == envelope.partition
+        ):
+            return True
+        self._context.metrics.count("orphans", topic=envelope.topic)
+        details = {"topic": envelope.topic, "partition": str(envelope.partition), "offset": str(envelope.offset)}
+        self._context.events.notice("record_misplaced", details=details, group=record.group)
+        return False
 
     def _balance(self) -> None:
         """Pause or resume the samples by what is buffered."""
@@ -162,7 +196,11 @@ class Intake:
                 metrics.count(name, number, **{LABELS.get(name, "topic"): label})
         for notice in assembler.tally.take_notices():
             self._context.events.notice(notice.name, details=notice.details, **notice.gauges)
-        metrics.gauge("open_groups", assembler.num_unclosed)
-        metrics.gauge("ready_groups", assembler.num_ready)
+        if self._partitions is None:
+            metrics.gauge("open_groups", assembler.num_unclosed)
+            metrics.gauge("ready_groups", assembler.num_ready)
+        else:
+            metrics.gauge("rank_open_groups", assembler.num_unclosed)
+            metrics.gauge("rank_ready_groups", assembler.num_ready)
         metrics.gauge("oldest_open_group_s", assembler.oldest_open_s)
         metrics.gauge("buffered_bytes", assembler.buffered_bytes)

@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from consumers.learner import checkpoint
-from consumers.learner.assembler import Assembler
 from consumers.learner.batch import Batch
 from consumers.learner.cloning import Demonstrations
-from consumers.learner.intake import Intake
+from consumers.learner.data import DataSide
 from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
 from consumers.learner.pending import PendingStep, report_staged, report_step
 from consumers.learner.publisher import Publisher
-from consumers.learner.recovery import Recovered, snapshot_of
+from consumers.learner.recovery import Recovered, snapshot_of, surviving
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Trainer
 from consumers.learner.upstream import UpstreamWatch
@@ -52,8 +52,7 @@ class LoopParts:
     settings: LearnerSettings
     ledger: Ledger
     trainer: Trainer
-    assembler: Assembler
-    intake: Intake
+    data: DataSide
     upstream: UpstreamWatch
     publisher: Publisher
     check_holder: Callable[[], None]  # raises `Fenced` when another learner holds the run
@@ -83,6 +82,7 @@ class LearnerLoop:
         self._peer_wait: Deadline | None = None
         self._pending: PendingStep | None = None
         self._noted: checkpoint.LearnerState | None = None  # what a checkpoint of the present weights says
+        self._prune_due = False  # a checkpoint was written, and no transaction since
         self._closing: Deadline | None = None
         self._flush_due_s = 0.0
         self.finished = False
@@ -107,13 +107,17 @@ class LearnerLoop:
         self._parts.check_holder()
         self._write_pending(wait_s=None)
         self._checkpoint()
-        self._parts.intake.commit_for_lag()
+        self._parts.data.commit_for_lag()
 
-    def close(self) -> None:
-        """Stop reading and staging."""
+    def close(self, *, in_order: bool) -> None:
+        """Stop reading and staging. `in_order`: not after an error."""
         self._parts.publisher.close()
-        self._parts.intake.close()
+        self._parts.data.close(in_order=in_order)
         self._parts.upstream.close()
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._run.folder / "checkpoints"
 
     @property
     def _version(self) -> Version:
@@ -127,10 +131,12 @@ class LearnerLoop:
         turn = Deadline.after(TURN_S, clock=self._context.clock)
         loss = 0.0
         while self._num_cloned < settings.num_steps and not turn.expired:
+            self._parts.data.clone(self._num_cloned)
             loss = trainer.clone(self._demonstrations.batch(self._num_cloned))
             self._num_cloned += 1
         self._context.metrics.gauge("loss", loss)
         if self._num_cloned == settings.num_steps:
+            self._parts.data.cloned()
             trainer.reset_optimizer()
             passed_over = self._demonstrations.num_passed_over
             self._context.events.notice("cloned", num_steps=self._num_cloned, loss=loss, num_passed_over=passed_over)
@@ -159,6 +165,7 @@ class LearnerLoop:
         if self._parts.publisher.has_seed or self._peer_wait.expired:
             return True
         self._context.events.enter("waiting_for_peer")
+        self._parts.data.greet()
         self._context.stop.wait(TURN_S)
         return False
 
@@ -168,33 +175,30 @@ class LearnerLoop:
             self._train(batch)
         else:
             self._write_pending(wait_s=0.0)
-        if self._parts.upstream.used_up(self._parts.assembler):
+        if self._parts.upstream.used_up(self._parts.data):
             self._end("the prompts are used up")
 
     def _next_batch(self) -> Batch | None:
         """The next batch; reads what has arrived, and waits a turn when there is none."""
-        assembler, upstream = self._parts.assembler, self._parts.upstream
+        data, upstream = self._parts.data, self._parts.upstream
         upstream.poll()
-        assembler.tick(engine_ready=upstream.engine_ready)
-        self._parts.intake.pump(deadline=Deadline.after(0.0, clock=self._context.clock))
+        data.read(step=self._step, engine_ready=upstream.engine_ready, wait_s=0.0)
         batch = self._cut()
         if batch is not None:
             return batch
         self._context.events.enter("waiting_for_data")
-        assembler.tick(engine_ready=upstream.engine_ready)
         limit_s = TURN_S if self._pending is None else _PENDING_POLL_S
-        self._parts.intake.pump(deadline=Deadline.after(limit_s, clock=self._context.clock))
+        data.read(step=self._step, engine_ready=upstream.engine_ready, wait_s=limit_s)
         batch = self._cut()
         if batch is None:
             self._flush_outcomes()
-            upstream.check(assembler, step=self._step)
+            upstream.check(data, step=self._step)
         return batch
 
     def _cut(self) -> Batch | None:
-        assembler = self._parts.assembler
-        assembler.evict(self._step)
-        smaller = self._parts.upstream.last_batch(assembler)
-        return assembler.cut(self._step, self._run.groups_per_step, allow_smaller=smaller)
+        data = self._parts.data
+        smaller = self._parts.upstream.last_batch(data)
+        return data.cut(self._step, num_groups=self._run.groups_per_step, allow_smaller=smaller)
 
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
@@ -204,8 +208,7 @@ class LearnerLoop:
         self._noted = None  # until (d) there is nothing that a checkpoint could say of these weights
         with events.phase("staging_weights"):
             parts.publisher.begin(parts.trainer.model, version=Version(lineage=self._lineage, step=batch.step))  # (c)
-        parts.assembler.mark_trained(batch)
-        drafts = parts.assembler.take_outcomes()
+        drafts = parts.data.close_trained(batch)
         self._step = batch.step
         self._pending = PendingStep(batch=batch, stats=stats, drafts=drafts, state=self._state())
         self._write_pending(wait_s=None if self._checkpoint_is_due else SHORT_STAGING_S)
@@ -230,10 +233,11 @@ class LearnerLoop:
         self._pending = None
         self._noted = pending.state
         parts.publisher.release()
+        self._prune()
         if self._checkpoint_is_due:
             self._checkpoint()  # (e)
         parts.check_holder()
-        parts.intake.commit_for_lag()
+        parts.data.commit_for_lag()
         self._announce()
         report_step(self._context, pending, staged=staged)
         parts.upstream.reset()
@@ -248,11 +252,12 @@ class LearnerLoop:
         return checkpoint.LearnerState(
             lineage=self._lineage,
             step=self._step,
-            positions={f"{topic}/{partition}": at for (topic, partition), at in parts.intake.positions().items()},
-            topic_ids=parts.intake.topic_ids,
-            closed=parts.assembler.closed.to_json(),
+            positions={f"{topic}/{partition}": at for (topic, partition), at in parts.data.positions().items()},
+            topic_ids=parts.data.topic_ids,
+            closed=parts.data.closed.to_json(),
             num_cloning_steps=self._num_cloned,
             threads=parts.settings.threads,
+            ranks=parts.settings.ranks,
             first_anchor=self._first_anchor,
         )
 
@@ -265,14 +270,18 @@ class LearnerLoop:
         self._noted = None
         with self._context.events.phase("checkpointing"):
             try:
-                checkpoint.save(
-                    self._run.folder / "checkpoints",
-                    snapshot_of(parts.trainer, state=state),
-                    keep=parts.settings.checkpoint.keep,
-                )
+                checkpoint.save(self._checkpoints, snapshot_of(parts.trainer, state=state))
+                self._prune_due = True
             except CheckpointError as error:
                 # The earlier ones are whole, so nothing is lost; a crash only repeats more.
                 self._context.events.notice("checkpoint_failed", details={"why": error.message})
+
+    def _prune(self) -> None:
+        """After a transaction: remove checkpoints that retention does not keep."""
+        if self._prune_due:
+            self._prune_due = False
+            survives = surviving(self._parts.ledger.view.lineages)
+            checkpoint.prune(self._checkpoints, keep=self._parts.settings.checkpoint.keep, survives=survives)
 
     def _flush_outcomes(self) -> None:
         """Outcomes of dropped groups give credit back, so they do not wait long for a step to carry them."""
@@ -280,7 +289,7 @@ class LearnerLoop:
         if now_s < self._flush_due_s or self._pending is not None:  # the ledger's steps are in order
             return
         self._flush_due_s = now_s + self._parts.settings.outcome_flush_s
-        self._parts.ledger.write_outcomes(self._step + 1, self._parts.assembler.take_outcomes())
+        self._parts.ledger.write_outcomes(self._step + 1, self._parts.data.take_outcomes())
 
     def _read_rest(self) -> None:
         """The last step is done. A prompt may have been admitted before its producer knew, so read on until the
@@ -290,11 +299,10 @@ class LearnerLoop:
             self._closing = Deadline.after(self._run.stop_grace_s, clock=self._context.clock)
         self._context.events.enter("waiting_for_data")
         parts.upstream.poll()
-        parts.assembler.tick(engine_ready=parts.upstream.engine_ready)
-        parts.intake.pump(deadline=Deadline.after(TURN_S, clock=self._context.clock))
+        parts.data.read(step=self._step, engine_ready=parts.upstream.engine_ready, wait_s=TURN_S)
         if self._closing.expired:
             self._context.events.notice("prompts_not_heard", details={"waited_for": "the end of admission"})
-        elif not parts.upstream.has_all(parts.assembler):
+        elif not parts.upstream.has_all(parts.data):
             return
         self._end(f"max_steps {self._run.max_steps} reached")
 
@@ -302,9 +310,9 @@ class LearnerLoop:
         parts = self._parts
         self._write_pending(wait_s=None)
         self._checkpoint()
-        parts.assembler.close_open(Reason.RUN_ENDED)
-        parts.ledger.write_outcomes(self._step + 1, parts.assembler.take_outcomes())
+        parts.ledger.write_outcomes(self._step + 1, parts.data.close_open(Reason.RUN_ENDED))
         parts.ledger.seal(self._step, num_groups=parts.ledger.view.num_closed, reason=reason)
+        self._prune()
         self._context.events.notice("finished", details={"reason": reason}, step=self._step)
         self.finished = True
 

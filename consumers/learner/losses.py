@@ -59,6 +59,6 @@ def grpo_loss(
     )
 
 
-def cross_entropy_loss(logprobs: Tensor, *, mask: Tensor) -> Tensor:
-    """Mean negative log-likelihood of the masked tokens, scalar: behaviour cloning."""
-    return -(logprobs * mask).sum() / mask.sum().clamp(min=1)
+def cross_entropy_loss(logprobs: Tensor, *, mask: Tensor, num_tokens: Tensor) -> Tensor:
+    """Negative log-likelihood of the masked tokens, over `num_tokens` (of all ranks), scalar: behaviour cloning."""
+    return -(logprobs * mask).sum() / num_tokens.clamp(min=1)

@@ -16,6 +16,7 @@ from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.publisher import Staged
 from consumers.learner.trainer import StepStats
 from pipeline.stage import StageContext
+from schemas.reasons import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,13 @@ class PendingStep:
 def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) -> None:
     """Say what a step that was written was like."""
     stats, step = pending.stats, pending.batch.step
-    ages = [member.age for member in pending.batch.members]
+    trained = [member for draft in pending.drafts for member in draft.members if member.result == Result.TRAINED]
+    ages = [member.age for member in trained if member.age is not None]
     values: dict[str, float] = {
         "reward_mean": stats.reward_mean,
         "loss": stats.loss,
         "age_mean": sum(ages) / len(ages),
-        "age_max": float(pending.batch.max_age),
+        "age_max": float(max(ages)),
     }
     for name, value in values.items():
         context.metrics.gauge(name, value)
@@ -44,7 +46,7 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) 
         "step",
         details=None,
         step=step,
-        num_samples=pending.batch.num_samples,
+        num_samples=len(trained),
         num_tokens=stats.num_tokens,
         grad_norm=stats.grad_norm,
         clipped_share=stats.clipped_share,

@@ -11,7 +11,7 @@ Failure: none; an unfit group goes to `unfit` with its reason.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from consumers.learner.batch import TrainGroup, TrainMember
@@ -23,6 +23,21 @@ from schemas.reasons import Reason
 from schemas.records import Sample
 
 Unfit = Callable[[OpenGroup, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A group that could be in the next batch, as far as the choice needs it."""
+
+    birth_step: int  # of its oldest member
+    group: int
+    size: int
+    absent: tuple[int, ...] = ()  # members that would not be trained, ascending
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Groups are chosen in this order."""
+        return self.birth_step, self.group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +101,20 @@ class ReadyGroups:
                 chosen.append(group)
         return chosen
 
+    def take_named(self, numbers: Collection[int]) -> list[OpenGroup]:
+        """Remove and return the groups with these numbers, which were taken and pushed back before.
+
+        Raises:
+            ValueError: one of them is not here; nothing was removed.
+        """
+        wanted = set(numbers)
+        chosen = [entry[2] for entry in self._heap if entry[1] in wanted]
+        if len(chosen) != len(wanted):
+            raise ValueError(f"groups {sorted(wanted - {group.number for group in chosen})} are not ready")
+        self._heap = [entry for entry in self._heap if entry[1] not in wanted]
+        heapq.heapify(self._heap)
+        return chosen
+
     def _pop(self, step: int) -> OpenGroup | None:
         """The first group if it is fit; None when it was reported, or changed and was put back."""
         oldest, _, group = heapq.heappop(self._heap)
@@ -139,6 +168,15 @@ def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
     return TrainGroup(
         group=group.number, attempt=group.winner.name, members=members, age=max(member.age for member in members)
     )
+
+
+def offer_of(group: OpenGroup) -> Offer:
+    """What is said of a group that could be trained."""
+    if group.winner is None:
+        raise ValueError(f"group {group.number} has no complete attempt")
+    valid = {number for number, _ in group.winner.valid_slots()}
+    absent = () if len(valid) == group.size else tuple(sorted(set(range(group.size)) - valid))
+    return Offer(birth_step=_oldest_step(group), group=group.number, size=group.size, absent=absent)
 
 
 def incomplete(group: OpenGroup) -> str:

@@ -17,16 +17,16 @@ from pathlib import Path
 from consumers.learner import checkpoint
 from consumers.learner.trainer import Trainer
 from pipeline.engines.model_dir import named_state
-from pipeline.history import ClosedSet
+from pipeline.history import ClosedSet, Lineages
 from pipeline.stage import StageContext
 from schemas.errors import CheckpointError
-from schemas.records import Manifest
+from schemas.records import Manifest, Version
 from topics.catalog import PROMPTS, WEIGHTS
 from topics.clock import Deadline
 from topics.log import ReaderSettings, TopicPartition
 
 READ_LIMIT_S = 60.0
-_GENERATOR = "generator"
+GENERATOR = "generator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,23 @@ class Recovered:
     listed: list[Manifest]  # versions on the `weights` topic that have no tombstone
 
 
-def recover(context: StageContext, *, trainer: Trainer, folder: Path) -> Recovered:
-    """Restore `trainer` from the newest whole checkpoint, if there is one.
+def surviving(lineages: Lineages) -> checkpoint.Survives:
+    """Whether a version is part of the ledger's present history; one of a lineage it does not know is not ruled out."""
+
+    def survives(version: Version) -> bool:
+        return not lineages.is_known(version.lineage) or lineages.survives(version.lineage, version.step)
+
+    return survives
+
+
+def recover(context: StageContext, *, trainer: Trainer, folder: Path, lineages: Lineages) -> Recovered:
+    """Restore `trainer` from the newest whole checkpoint of the present history, if there is one.
 
     Raises:
         CheckpointError: none is whole, or it belongs to another model or to other prompts.
     """
     listed = listed_manifests(context)
-    restored = checkpoint.newest_valid(folder)
+    restored = checkpoint.newest_valid(folder, survives=surviving(lineages))
     if restored is None:
         return Recovered(
             lineage=0, step=0, closed=ClosedSet(), positions={}, num_cloning_steps=0, first_anchor="", listed=listed
@@ -75,7 +84,7 @@ def snapshot_of(trainer: Trainer, *, state: checkpoint.LearnerState) -> checkpoi
     own, _ = named_state(trainer.model)
     optimizer = checkpoint.optimizer_tensors(trainer.optimizer)
     return checkpoint.Snapshot(
-        state=state, model=own, optimizer={**optimizer, _GENERATOR: trainer.generator.get_state()}
+        state=state, model=own, optimizer={**optimizer, GENERATOR: trainer.generator.get_state()}
     )
 
 
@@ -111,7 +120,7 @@ def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
     for name, tensor in own.items():
         tensor.data.copy_(saved[name])
     optimizer = dict(snapshot.optimizer)
-    trainer.generator.set_state(optimizer.pop(_GENERATOR))
+    checkpoint.restore_generator(trainer.generator, optimizer.pop(GENERATOR, None))
     checkpoint.restore_optimizer(trainer.optimizer, optimizer)
 
 

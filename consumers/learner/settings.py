@@ -69,6 +69,27 @@ class LearnerSettings(Section):
     silent_end_s: Seconds = Field(
         default=600.0, description="Time without progress after which the run ends, naming the silent stage (T2)."
     )
+    ranks: PositiveInt = Field(
+        default=1,
+        description="Processes that train together, data-parallel; rank r reads the partitions p with p mod ranks = r.",
+    )
+    rendezvous_host: str = Field(
+        default="127.0.0.1", description="Address at which rank 0 listens and the other ranks find it."
+    )
+    rendezvous_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Its port; 0: a free one, which the others read from the run's folder.",
+    )
+    collective_limit_s: Seconds = Field(
+        default=120.0,
+        description="Longest time ranks wait for each other, after which all of them end; above what rank 0 needs for "
+        "staging a version, a transaction (up to 30 s) or a checkpoint, while the others wait.",
+    )
+    compare_every_steps: PositiveInt = Field(
+        default=20, description="Steps between comparisons of the ranks' weights, by digest."
+    )
     threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
     micro_batch_tokens: PositiveInt = Field(
         default=16_384, description="Padded tokens in one forward and backward pass; bounds the memory of a step."

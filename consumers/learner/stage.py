@@ -6,7 +6,8 @@
 
 Role: stage `learner`; reads prompts, samples, rewards and events, writes ledger and weights.
 Start: (1) take the run's lease; (2) fence the predecessor and read the ledger; (3) restore the newest whole checkpoint;
-(4) begin a lineage that branches from it.
+(4) with several ranks, this is rank 0: meet the others; (5) begin a lineage that branches from the checkpoint, and hand
+its state to the other ranks.
 Invariants: (1) refuses a second learner early and kindly; (2) makes sure of it, as nothing a fenced learner tries later
 is written (promise 5).
 Failure: `LeaseHeld` when another learner lives; any error of a transaction ends the process, which restarts from its
@@ -15,38 +16,27 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from consumers.learner.assembler import Assembler, AssemblerSettings
+from consumers.learner.data import DataSide, OneProcess
 from consumers.learner.holder import RunHolder
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
 from consumers.learner.loop import LearnerLoop, LoopParts
 from consumers.learner.publisher import Publisher
 from consumers.learner.recovery import Recovered, recover
-from consumers.learner.settings import LearnerSettings
+from consumers.learner.setup import LearnerSetup, make_assembler, make_trainer
 from consumers.learner.trainer import Trainer
 from consumers.learner.upstream import UpstreamWatch
-from pipeline.redis_client import RedisClient
-from pipeline.settings import ModelSettings, WeightsSettings
+from pipeline.history import Lineages
 from pipeline.stage import StageContext
 from pipeline.weights.chunks import ChunkStore
 from topics.clock import Deadline
 from topics.log import WriterSettings
 
-
-@dataclass(frozen=True, kw_only=True)
-class LearnerSetup:
-    """What the learner is made from."""
-
-    settings: LearnerSettings
-    model: ModelSettings
-    weights: WeightsSettings
-    rewards: Mapping[str, float]  # weight of every required reward
-    lease_s: float
-    redis: RedisClient | None = None
+if TYPE_CHECKING:
+    from consumers.learner.ranks.group import RankGroup
 
 
 class LearnerStage:
@@ -65,7 +55,7 @@ class LearnerStage:
         return self._loop is not None and self._loop.finished
 
     def start(self, *, deadline: Deadline) -> None:
-        """Steps (1) to (4) of the module.
+        """Steps (1) to (5) of the module.
 
         Raises:
             LeaseHeld: another learner of this run is alive.
@@ -81,14 +71,20 @@ class LearnerStage:
         ledger = Ledger(writer, run=context.run.name, data_partitions=context.run.partitions, clock=context.clock)
         self._ledger = ledger
         ledger.recover(context.log, hooks=context.hooks(), deadline=deadline)  # (2)
-        trainer = Trainer(self._setup.settings, self._setup.model, seed=context.run.seed)
-        recovered = recover(context, trainer=trainer, folder=context.run.folder / "checkpoints")  # (3)
+        trainer = make_trainer(context, self._setup)
+        recovered = recover(  # (3)
+            context,
+            trainer=trainer,
+            folder=context.run.folder / "checkpoints",
+            lineages=ledger.view.lineages,
+        )
+        group = self._meet(trainer, deadline=deadline)  # (4)
         if context.stop.requested:  # nothing is written yet, so there is nothing to void
             return
-        lineage = ledger.begin_lineage(  # (4)
+        lineage = ledger.begin_lineage(  # (5)
             parent=recovered.lineage, branch_step=recovered.step, holder=context.instance
         )
-        parts = self._parts(recovered, ledger=ledger, trainer=trainer, lineage=lineage)
+        parts = self._parts(recovered, ledger=ledger, trainer=trainer, group=group, lineage=lineage)
         self._loop = LearnerLoop(context, parts, lineage=lineage, start=recovered)
 
     def turn(self) -> None:
@@ -113,13 +109,22 @@ class LearnerStage:
             if self._ledger is not None:
                 leaving.callback(self._ledger.close, deadline=deadline)
             if self._loop is not None:
-                leaving.callback(self._loop.close)
+                leaving.callback(self._loop.close, in_order=self._is_sound)
                 if self._is_sound:
                     self._loop.save()
 
-    def _parts(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer, lineage: int) -> LoopParts:
+    def _meet(self, trainer: Trainer, *, deadline: Deadline) -> RankGroup | None:
+        """The other ranks, connected; None when there are none, or a stop was asked for."""
+        if self._setup.settings.ranks == 1:
+            return None
+        from consumers.learner.ranks.begin import meet  # noqa: PLC0415 - a single rank needs nothing of it
+
+        return meet(self._context, self._setup, rank=0, trainer=trainer, deadline=deadline)
+
+    def _parts(
+        self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer, group: RankGroup | None, lineage: int
+    ) -> LoopParts:
         context, setup = self._context, self._setup
-        assembler = self._assembler(recovered, ledger=ledger, trainer=trainer)
         store = ChunkStore(context.run.folder / "weights" / "learner", max_bytes=setup.weights.store_max_bytes)
         publisher = Publisher(setup.weights, store=store, run=context.run.name, clock=context.clock)
         publisher.adopt(recovered.listed)
@@ -127,25 +132,20 @@ class LearnerStage:
             settings=setup.settings,
             ledger=ledger,
             trainer=trainer,
-            assembler=assembler,
-            intake=Intake(context, assembler, settings=setup.settings, positions=recovered.positions),
+            data=self._data(recovered, lineages=ledger.view.lineages, trainer=trainer, group=group),
             upstream=UpstreamWatch(context, settings=setup.settings, lineage=lineage),
             publisher=publisher,
             check_holder=self._holder.check,
         )
 
-    def _assembler(self, recovered: Recovered, *, ledger: Ledger, trainer: Trainer) -> Assembler:
-        settings = AssemblerSettings.of_run(
-            self._context.run,
-            weights=self._setup.rewards,
-            buffer_bytes=self._setup.settings.buffer_bytes,
-            vocab_size=trainer.vocab_size,
-            context_tokens=trainer.context_tokens,
+    def _data(self, recovered: Recovered, *, lineages: Lineages, trainer: Trainer, group: RankGroup | None) -> DataSide:
+        context, setup = self._context, self._setup
+        if group is not None:
+            from consumers.learner.ranks.begin import lead  # noqa: PLC0415 - a single rank needs nothing of it
+
+            return lead(context, setup, group=group, trainer=trainer, recovered=recovered, lineages=lineages)
+        assembler = make_assembler(
+            context, setup, trainer=trainer, lineages=lineages, closed=recovered.closed, step=recovered.step
         )
-        return Assembler(
-            settings,
-            clock=self._context.clock,
-            lineages=ledger.view.lineages,
-            closed=recovered.closed,
-            step=recovered.step,
-        )
+        intake = Intake(context, assembler, settings=setup.settings, positions=recovered.positions)
+        return OneProcess(assembler, intake, clock=context.clock)

@@ -1,7 +1,7 @@
 """What the learner knows of the stages before it: is an engine ready, is the data used up, who is silent.
 
 Role: turns the `events` topic into three answers, and keeps the learner from waiting for ever (promise 11).
-Data in: stage events from now on; the assembler's own view of what groups lack.
+Data in: stage events from now on; how far the groups are.
 Data out: answers; a notice after `silent_notice_s` without progress, `NoProgress` after `silent_end_s`.
 Invariants: liveness is local arrival time on the monotonic clock, never a time somebody wrote (promise 13); progress is
 a group that became ready or a step; a used-up data set is no silence.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from consumers.learner.assembler import Assembler
+from consumers.learner.data import GroupCounts
 from consumers.learner.reports import Waiting
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
@@ -111,39 +111,39 @@ class UpstreamWatch:
                 return each.num_admitted
         return None
 
-    def last_batch(self, assembler: Assembler) -> bool:
+    def last_batch(self, groups: GroupCounts) -> bool:
         """Whether nothing will be added to what is ready: a batch may then be smaller."""
-        return self.has_all(assembler) and assembler.num_open == 0
+        return self.has_all(groups) and groups.num_open == 0
 
-    def has_all(self, assembler: Assembler) -> bool:
+    def has_all(self, groups: GroupCounts) -> bool:
         """Whether every prompt that will ever be admitted has been read."""
         admitted = self.prompts_finished
-        return admitted is not None and assembler.num_seen >= admitted
+        return admitted is not None and groups.num_seen >= admitted
 
-    def used_up(self, assembler: Assembler) -> bool:
+    def used_up(self, groups: GroupCounts) -> bool:
         """Whether every group of a finished data set has its outcome."""
-        return self.last_batch(assembler) and assembler.num_unclosed == 0
+        return self.last_batch(groups) and groups.num_unclosed == 0
 
     def reset(self) -> None:
         """Begin the wait anew, after time the learner itself needed for something else than a step."""
         self._since_s = self._context.clock.monotonic()
         self._is_noticed = False
 
-    def check(self, assembler: Assembler, *, step: int) -> None:
+    def check(self, groups: GroupCounts, *, step: int) -> None:
         """Call while waiting for data: notices a silence once, and ends it.
 
         Raises:
             NoProgress: neither a ready group nor a step for `silent_end_s`; names the silent stages.
         """
-        progress = (assembler.num_completed, step)
-        if progress != self._progress or self.used_up(assembler):
+        progress = (groups.num_completed, step)
+        if progress != self._progress or self.used_up(groups):
             self._progress = progress
             self.reset()
             return
         silent_s = self._context.clock.monotonic() - self._since_s
         if silent_s < self._settings.silent_notice_s:
             return
-        names = self._silent(assembler.waiting())
+        names = self._silent(groups.waiting())
         if not self._is_noticed:
             self._is_noticed = True
             self._context.metrics.count("waits_over_limit", what="upstream")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from consumers.rewards.builtin import BUILTINS
+from consumers.rewards.call import AsyncCall, Call
 from consumers.rewards.settings import RewardSettings
 from pipeline.plugins import load_plugin
 from schemas.errors import PluginError, SettingsError
@@ -24,8 +25,6 @@ from schemas.records import Sample
 
 GROUP = "rlweave.rewards"
 Plain: TypeAlias = Callable[..., object]
-Call: TypeAlias = Callable[[Sequence[Sample]], Sequence[object]]
-AsyncCall: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Sequence[object]]]
 
 
 @dataclass(frozen=True, kw_only=True)

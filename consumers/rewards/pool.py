@@ -1,11 +1,11 @@
-"""Runs a plug-in away from the thread that polls.
+"""Where a plug-in runs: away from the thread that polls.
 
-Role: sync plug-ins run on a few daemon threads, async ones on an event loop in a thread of its own.
+Role: what every pool has in common, and the pools in this process: sync plug-ins on a few daemon threads, async ones on
+an event loop in a thread of its own. `process_pool` has the one whose calls can be ended.
 Data in and out: jobs in; `Finished` out, in any order.
 Invariants: a job that is not taken back comes out exactly once, unless the plug-in never returns; a plug-in that hangs
 keeps its thread and nothing else; the process can always end.
-Failure: whatever the plug-in raises comes out as `Finished.error`. This is the one boundary to user code, hence the
-broad handlers; `SystemExit` is included, or a scorer that exits would silently take a thread with it.
+Failure: whatever the plug-in raises comes out as trouble of the answer (`consumers.rewards.call`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from consumers.rewards.plugin import AsyncCall, Call, Scorer
-from consumers.rewards.settings import RewardSettings
+from consumers.rewards.call import Answer, AsyncCall, Call, call_now, call_within
 from schemas.records import Sample
 from topics.log import Envelope, TopicPartition
 
@@ -34,7 +31,8 @@ class Taken:
     envelope: Envelope
     sample: Sample
     num_retries: int = 0
-    alone: bool = False  # its batch failed: score it by itself
+    num_lost: int = 0  # tries that ended without any answer
+    alone: bool = False  # what it was scored with failed: score it by itself
     abandoned: bool = False  # its partition went to another member
     started_s: float | None = None  # monotonic, when scoring it began first
     reported_stuck: bool = False
@@ -60,12 +58,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A job that ended: with one raw value per sample, or with an error."""
+    """A job that ended."""
 
     job: Job
-    values: Sequence[object] = ()
-    error: BaseException | None = None
-    duration_ms: float
+    answer: Answer
 
 
 class Pool(Protocol):
@@ -80,25 +76,20 @@ class Pool(Protocol):
         ...
 
     def take_back(self) -> list[Job]:
-        """Jobs submitted that no thread has begun."""
+        """Jobs submitted that nothing has begun, or is about to begin."""
         ...
 
     def finished(self, *, wait_s: float = 0.0) -> list[Finished]:
-        """What ended since the last call; waits at most `wait_s` for the first."""
+        """What ended since the last call; waits at most `wait_s` for the first.
+
+        Raises:
+            PluginError: the plug-in cannot be run any more.
+        """
         ...
 
     def close(self) -> None:
         """Begin nothing more; wait for nothing."""
         ...
-
-
-def pool_for(scorer: Scorer, settings: RewardSettings) -> Pool:
-    """The pool that fits a plug-in."""
-    if scorer.async_call is not None:
-        return LoopPool(scorer.async_call, limit=settings.max_in_flight)
-    if scorer.call is None:
-        raise ValueError("a scorer has a call, sync or async")
-    return ThreadPool(scorer.call, num_threads=settings.num_threads)
 
 
 @dataclass(eq=False)
@@ -140,7 +131,7 @@ class ThreadPool:
 
     def _work(self) -> None:
         while (job := self._inbox.get()) is not None:
-            self._outbox.put(_run(self.call, job))
+            self._outbox.put(Finished(job=job, answer=call_now(self.call, job.samples)))
 
 
 @dataclass(eq=False)
@@ -149,6 +140,7 @@ class LoopPool:
 
     call: AsyncCall
     limit: int = field(kw_only=True)
+    limit_s: float = field(kw_only=True)  # longest time of a call
     _outbox: queue.SimpleQueue[Finished] = field(default_factory=queue.SimpleQueue, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
@@ -182,52 +174,14 @@ class LoopPool:
         task.add_done_callback(self._tasks.discard)
 
     async def _work(self, job: Job) -> None:
-        self._outbox.put(await _run_async(self.call, job))
+        answer = await call_within(self.call, job.samples, limit_s=self.limit_s)
+        self._outbox.put(Finished(job=job, answer=answer))
 
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
         if self._loop is not None:
             self._loop.call_soon(self._loop.stop)
-
-
-def _run(call: Call, job: Job) -> Finished:
-    began_s = time.monotonic()
-    try:
-        values = call(job.samples)
-    except BaseException as error:  # noqa: BLE001 - user code, see the module docstring
-        return Finished(job=job, error=error, duration_ms=_since_ms(began_s))
-    return _checked(job, values, began_s=began_s)
-
-
-async def _run_async(call: Callable[[Sequence[Sample]], Awaitable[Sequence[object]]], job: Job) -> Finished:
-    began_s = time.monotonic()
-    try:
-        values = await call(job.samples)
-    except BaseException as error:  # noqa: BLE001 - user code, see the module docstring
-        return Finished(job=job, error=error, duration_ms=_since_ms(began_s))
-    return _checked(job, values, began_s=began_s)
-
-
-def _checked(job: Job, values: object, *, began_s: float) -> Finished:
-    """One value per sample, or an error that says so."""
-    given = values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else _listed(values)
-    if given is None or len(given) != len(job.items):
-        seen = type(values).__name__ if given is None else f"{len(given)} values"
-        error = ValueError(f"score_batch returned {seen} for {len(job.items)} samples")
-        return Finished(job=job, error=error, duration_ms=_since_ms(began_s))
-    return Finished(job=job, values=given, duration_ms=_since_ms(began_s))
-
-
-def _listed(values: object) -> Sequence[object] | None:
-    """Arrays and tensors as a list, without knowing their library."""
-    convert: object = getattr(values, "tolist", None)
-    listed: object = convert() if callable(convert) else None
-    return listed if isinstance(listed, list) else None
-
-
-def _since_ms(began_s: float) -> float:
-    return (time.monotonic() - began_s) * 1000
 
 
 def _turn_loop(loop: asyncio.AbstractEventLoop) -> None:

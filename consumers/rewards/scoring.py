@@ -13,15 +13,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from consumers.rewards import verdict
 from consumers.rewards.breaker import Breaker, BreakerState
-from consumers.rewards.plugin import Scorer
-from consumers.rewards.pool import Finished, Job, Pool, Taken, pool_for
+from consumers.rewards.pool import Finished, Job, Pool, Taken
 from consumers.rewards.settings import RewardSettings
-from consumers.rewards.verdict import Verdict
+from consumers.rewards.verdict import Trouble, Verdict
 from topics.clock import Clock
 from topics.log import TopicPartition
 
@@ -36,13 +35,18 @@ class Scored:
 
 
 class Scoring:
-    """Give samples with `take`, turn with `step`."""
+    """Give samples with `take`, turn with `step`.
 
-    def __init__(self, scorer: Scorer, settings: RewardSettings, *, clock: Clock) -> None:
+    Args:
+        pool: runs the plug-in; closed with this.
+        batches: the plug-in takes more than one sample at a time.
+    """
+
+    def __init__(self, pool: Pool, settings: RewardSettings, *, batches: bool, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._batch = settings.batch_size if scorer.batches else 1
-        self._pool: Pool = pool_for(scorer, settings)
+        self._batch = settings.batch_size if batches else 1
+        self._pool = pool
         self.breaker = Breaker(settings)
         self._waiting: deque[Taken] = deque()
         self._retries: list[tuple[float, int, Taken]] = []  # heap: due, tie-break, sample
@@ -155,31 +159,31 @@ class Scoring:
 
     def _judge(self, ended: Finished) -> list[Scored]:
         self._running.pop(ended.job)
-        items = ended.job.items
-        if ended.error is not None and len(items) > 1:
+        items, answer = ended.job.items, ended.answer
+        if answer.trouble is not None and len(items) > 1:
             for item in items:
                 item.alone = True
             self._waiting.extendleft(reversed([item for item in items if not item.abandoned]))
-            lost = verdict.of_error(ended.error, num_retries=0)
+            lost = verdict.of_trouble(answer.trouble, num_retries=0)
             return [Scored(taken=item, verdict=lost, duration_ms=0.0) for item in items if item.abandoned]
-        answers: list[object] = [ended.error] if ended.error is not None else list(ended.values)
-        share_ms = ended.duration_ms / len(items)
+        parts: Sequence[Verdict | Trouble] = [answer.trouble] if answer.trouble is not None else answer.verdicts
+        share_ms = answer.duration_ms / len(items)
         judged = (
-            self._judge_one(item, answer, job=ended.job, duration_ms=share_ms)
-            for item, answer in zip(items, answers, strict=True)
+            self._judge_one(item, part, job=ended.job, duration_ms=share_ms)
+            for item, part in zip(items, parts, strict=True)
         )
         return [one for one in judged if one is not None]
 
-    def _judge_one(self, taken: Taken, answer: object, *, job: Job, duration_ms: float) -> Scored | None:
+    def _judge_one(self, taken: Taken, part: Verdict | Trouble, *, job: Job, duration_ms: float) -> Scored | None:
         if taken.abandoned:
             if job.is_probe:
                 self.breaker.probe_given_back()
             return Scored(taken=taken, verdict=Verdict(failure="abandoned"), duration_ms=duration_ms)
-        if not isinstance(answer, BaseException):
-            return self._scored(taken, verdict.of_value(answer), job=job, duration_ms=duration_ms)
-        if verdict.is_transient(answer) and self._goes_on(taken, job=job):
+        if isinstance(part, Verdict):
+            return self._scored(taken, part, job=job, duration_ms=duration_ms)
+        if self._goes_on(taken, part, job=job):
             return None
-        found = verdict.of_error(answer, num_retries=taken.num_retries)
+        found = verdict.of_trouble(part, num_retries=taken.num_retries)
         return self._scored(taken, found, job=job, duration_ms=duration_ms)
 
     def _scored(self, taken: Taken, found: Verdict, *, job: Job, duration_ms: float) -> Scored:
@@ -187,14 +191,20 @@ class Scoring:
         self.breaker.add(failed=found.value is None, now_s=now_s, is_probe=job.is_probe)
         return Scored(taken=taken, verdict=found, duration_ms=duration_ms)
 
-    def _goes_on(self, taken: Taken, *, job: Job) -> bool:
-        """After a transient error: wait for a next try, unless there were enough."""
+    def _goes_on(self, taken: Taken, trouble: Trouble, *, job: Job) -> bool:
+        """Wait for a next try, unless none would help or there were enough."""
+        if trouble.kind == "error":
+            return False
+        if trouble.kind == "lost":
+            if taken.num_lost >= self._settings.timeout_retries:
+                return False
+            taken.num_lost += 1
         now_s = self._clock.monotonic()
         if job.is_probe:
             self.breaker.add(failed=True, now_s=now_s)
             self._waiting.appendleft(taken)
             return True
-        if taken.num_retries >= self._settings.retries:
+        if trouble.kind == "transient" and taken.num_retries >= self._settings.retries:
             return False
         wait_s = min(self._settings.retry_backoff_max_s, self._settings.retry_backoff_s * 2.0**taken.num_retries)
         taken.num_retries += 1

@@ -45,7 +45,24 @@ class RewardSettings(Section):
     breaker_window: PositiveInt = Field(default=20, description="Samples the breaker looks back on.")
     breaker_pause_s: Seconds = Field(default=10.0, description="Time the breaker stays open before one try.")
     max_in_flight: PositiveInt = Field(default=256, description="Most samples taken and not finished.")
-    num_threads: PositiveInt = Field(default=4, description="Samples a plug-in without async scores at a time.")
+    isolation: Literal["auto", "process", "thread"] = Field(
+        default="auto",
+        description="process: the plug-in runs in processes of its own, which are killed when a call takes too long. "
+        "thread: in this process, where a call that never returns keeps its thread. auto: built-in plug-ins in "
+        "threads, all others in processes.",
+    )
+    num_workers: PositiveInt = Field(
+        default=4,
+        description="Processes or threads that score, started when there is work; each process loads the "
+        "plug-in. An async plug-in scores max_in_flight samples at a time with them.",
+    )
+    timeout_s: Seconds = Field(
+        default=120.0, description="Longest time of a call of the plug-in; threads without async cannot keep to it."
+    )
+    timeout_retries: int = Field(
+        default=1, ge=0, le=10, description="Further tries of a sample whose call took too long or killed its process."
+    )
+    load_timeout_s: Seconds = Field(default=300.0, description="Longest time a process may take to load the plug-in.")
     batch_size: PositiveInt = Field(default=32, description="Most samples given to score_batch at a time.")
     stuck_after_s: Seconds = Field(
         default=60.0, description="A sample unfinished for longer than this is named in an event."

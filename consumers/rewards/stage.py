@@ -20,13 +20,14 @@ from dataclasses import replace
 
 from consumers.rewards import claim
 from consumers.rewards.breaker import BreakerState
-from consumers.rewards.plugin import fingerprint, load_scorer
+from consumers.rewards.opening import open_plugin
+from consumers.rewards.plugin import fingerprint
 from consumers.rewards.pool import Taken
 from consumers.rewards.scoring import Scored, Scoring
 from consumers.rewards.settings import RewardSettings, check_reward_name, group_id
 from consumers.rewards.watch import Watch
 from pipeline.stage import TURN_S, StageContext
-from schemas.errors import LogUnavailable
+from schemas.errors import LogUnavailable, RlweaveError
 from schemas.records import Reward, Sample
 from topics.catalog import REWARDS, SAMPLES, SHADOW_REWARDS
 from topics.clock import Deadline
@@ -70,16 +71,23 @@ class RewardStage:
             LeaseHeld: another plug-in is live under this group id.
         """
         context, settings = self._context, self._settings
-        scorer = load_scorer(settings)
-        self._version = scorer.version
-        self._fingerprint = fingerprint(self._name, settings, version=scorer.version)
-        claim.check_free(context.log.admin(), self._group, fingerprint=self._fingerprint)
-        self._writer = context.log.writer(WriterSettings(linger_ms=1.0))
-        self._queue = self._open_queue()
         self._watch = Watch(context, name=self._name, settings=settings)
+        opened = open_plugin(settings, is_stopped=lambda: context.stop.requested, on_lost=self._watch.lost_process)
+        if opened is None:  # told to stop
+            return
+        self._version = opened.version
+        self._fingerprint = fingerprint(self._name, settings, version=opened.version)
+        try:
+            claim.check_free(context.log.admin(), self._group, fingerprint=self._fingerprint)
+            self._writer = context.log.writer(WriterSettings(linger_ms=1.0))
+            self._queue = self._open_queue()
+        except RlweaveError:
+            opened.pool.close()
+            raise
         context.metrics.gauge("reward_weight", settings.weight, reward=self._name, group=self._group)
         self._see_again(())
-        self._scoring = Scoring(scorer, settings, clock=context.clock)
+        self._watch.begin()
+        self._scoring = Scoring(opened.pool, settings, batches=opened.batches, clock=context.clock)
 
     def turn(self) -> None:
         """Take what there is room for, collect verdicts, write, flush, commit."""

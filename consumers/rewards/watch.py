@@ -7,8 +7,10 @@ Invariants: one event per change of the breaker, one per stuck sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from consumers.rewards.breaker import BreakerState
-from consumers.rewards.pool import Taken
+from consumers.rewards.pool import Job, Taken
 from consumers.rewards.scoring import Scoring
 from consumers.rewards.settings import RewardSettings
 from pipeline.stage import TURN_S, StageContext
@@ -27,8 +29,25 @@ class Watch:
         self._breaker_open = False
         self.last_failure = ""  # of the newest failed sample, as the Reward record says it
         self._busy_s = self._checked_s = context.clock.monotonic()
-        context.metrics.gauge("breaker_open", 0)
-        context.events.enter("waiting_for_samples")
+
+    def begin(self) -> None:
+        """The plug-in is loaded and samples may come."""
+        self._context.metrics.gauge("breaker_open", 0)
+        self._context.events.enter("waiting_for_samples")
+
+    def lost_process(self, why: str, jobs: Sequence[Job]) -> None:
+        """A process that scored was killed, or died: with it go the calls it had begun, which are tried again."""
+        self._context.metrics.count("scorers_lost", reason=why.partition(":")[0])
+        first = next((item for job in jobs for item in job.items), None)
+        details = {"reward": self._name, "why": why}
+        if first is None:
+            self._context.events.notice("scorer_lost", details=details)
+        else:
+            at, sample = first.envelope, first.sample
+            details |= {"topic": at.topic, "partition": str(at.partition)}
+            self._context.events.notice(
+                "scorer_lost", details=details, offset=at.offset, group=sample.group, member=sample.member
+            )
 
     def look(self, scoring: Scoring, *, starved: bool) -> None:
         """Say what changed since the last call.

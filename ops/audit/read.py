@@ -63,7 +63,7 @@ class _Reading:
     def settle(self, topic: Topic, is_unsettled: Callable[[], bool]) -> None:
         """Look again while the topic grows into a state that makes sense."""
         for _ in range(_LOOKS):
-            if not is_unsettled():
+            if not self._source.may_grow or not is_unsettled():
                 return
             self._clock.wait(_LOOK_S)
             self.read(topic)

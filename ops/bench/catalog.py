@@ -11,6 +11,10 @@ from ops.bench.ingest import IngestSize, bench_ingest
 from ops.bench.result import BenchResult
 
 
+def _ignore(_: str) -> None:
+    """The default."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
     """How to measure.
@@ -19,11 +23,15 @@ class BenchRequest:
         quick: few and short repeats: says whether it works, not how fast it is.
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
+        engine: swap: this one only; None: all that are installed.
+        say: gets a line when a part of a long one is done.
     """
 
     quick: bool = False
     kafka: str | None = None
     state_dir: Path = Path(".rlweave")
+    engine: str | None = None
+    say: Callable[[str], None] = _ignore
 
 
 def _codec(request: BenchRequest) -> BenchResult:
@@ -42,8 +50,24 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _swap(request: BenchRequest) -> BenchResult:
+    from ops.bench.swap import ENGINES, SwapSize, bench_swap  # noqa: PLC0415 - needs torch, which the others do without
+
+    engines = ENGINES if request.engine is None else (request.engine,)
+    return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
+
+
+def _weights(request: BenchRequest) -> BenchResult:
+    from ops.bench.weights.bench import bench_weights  # noqa: PLC0415 - needs torch, which the others do without
+    from ops.bench.weights.plan import WeightsPlan  # noqa: PLC0415
+
+    return bench_weights(WeightsPlan.quick() if request.quick else WeightsPlan(), say=request.say)
+
+
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "swap": _swap,
+    "weights": _weights,
 }

@@ -22,7 +22,8 @@ import orjson
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
 
-from consumers.learner.assembler import Assembler, AssemblerSettings
+from consumers.learner.assembler import Assembler
+from consumers.learner.assembler_settings import AssemblerSettings
 from consumers.learner.intake import Intake
 from consumers.learner.settings import LearnerSettings
 from ops.bench.material import REWARD

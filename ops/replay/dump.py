@@ -61,6 +61,8 @@ class DumpSource:
         DumpDamaged: its index is not one.
     """
 
+    may_grow = False
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:

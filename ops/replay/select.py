@@ -136,7 +136,7 @@ def parse_topics(names: tuple[str, ...]) -> tuple[Topic, ...]:
     """
     for name in names:
         if name not in BY_NAME:
-            raise SelectionError(f"topic {name!r} is not one of a run's", hint=f"choose of: {', '.join(BY_NAME)}")
+            raise SelectionError(f"topic {name!r:.200} is not one of a run's", hint=f"choose of: {', '.join(BY_NAME)}")
     return tuple(BY_NAME[name] for name in names)
 
 
@@ -147,12 +147,10 @@ def parse_bounds(text: str) -> Bounds:
         SelectionError: another form.
     """
     low, dots, high = text.partition("..")
-    try:
-        first = int(low) if low else None
-        last = (int(high) if high else None) if dots else first
-    except ValueError:
-        raise SelectionError(f"{text!r} is no range of offsets", hint="write A..B, A.., ..B or A") from None
-    return first, last
+    if not all(_is_number(part) for part in (low, high) if part):
+        raise SelectionError(f"{text!r:.200} is no range of offsets", hint="write A..B, A.., ..B or A")
+    first = int(low) if low else None
+    return first, ((int(high) if high else None) if dots else first)
 
 
 def parse_times(text: str) -> Bounds:
@@ -163,7 +161,7 @@ def parse_times(text: str) -> Bounds:
     """
     low, dots, high = text.partition("..")
     if not dots:
-        raise SelectionError(f"{text!r} is no range of times", hint="write A..B, for example 2026-11-29T14:00..")
+        raise SelectionError(f"{text!r:.200} is no range of times", hint="write A..B, for example 2026-11-29T14:00..")
     return (_time_ms(low) if low else None), (_time_ms(high) if high else None)
 
 
@@ -177,14 +175,16 @@ def parse_versions(text: str) -> tuple[Version, Version]:
     first = parse_version(low)
     last = parse_version(high) if dots else first
     if first is None or last is None:
-        raise SelectionError(f"{text!r} is no range of versions", hint="write LINEAGE.STEP or L.S..L.S, as in 1.3..1.9")
+        raise SelectionError(
+            f"{text!r:.200} is no range of versions", hint="write LINEAGE.STEP or L.S..L.S, as in 1.3..1.9"
+        )
     return first, last
 
 
 def parse_version(text: str) -> Version | None:
     """`lineage.step`; None for anything else."""
     lineage, _, step = text.partition(".")
-    return Version(lineage=int(lineage), step=int(step)) if lineage.isdecimal() and step.isdecimal() else None
+    return Version(lineage=int(lineage), step=int(step)) if _is_number(lineage) and _is_number(step) else None
 
 
 def parse_sample(text: str) -> SampleRef:
@@ -194,9 +194,9 @@ def parse_sample(text: str) -> SampleRef:
         SelectionError: another form.
     """
     parts = text.split("/")
-    if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts[-2:]):
+    if len(parts) not in (2, 3) or not all(map(_is_number, parts[-2:])):
         raise SelectionError(
-            f"{text!r} is no sample id", hint="write RUN/GROUP/MEMBER or GROUP/MEMBER, as in demo/12/3"
+            f"{text!r:.200} is no sample id", hint="write RUN/GROUP/MEMBER or GROUP/MEMBER, as in demo/12/3"
         )
     return SampleRef(run=parts[0] if len(parts) == 3 else None, group=int(parts[-2]), member=int(parts[-1]))
 
@@ -209,19 +209,24 @@ def parse_place(text: str) -> tuple[str, int, int]:
     """
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.partition("/")
-    if topic not in BY_NAME or not (partition.isdecimal() and offset.isdecimal()):
-        raise SelectionError(f"{text!r} is no place", hint="write TOPIC/PARTITION/OFFSET, as in samples/3/17")
+    if topic not in BY_NAME or not (_is_number(partition) and _is_number(offset)):
+        raise SelectionError(f"{text!r:.200} is no place", hint="write TOPIC/PARTITION/OFFSET, as in samples/3/17")
     return topic, int(partition), int(offset)
 
 
+def _is_number(text: str) -> bool:
+    """Whether it is a whole number that a record can hold, in plain digits."""
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
 def _time_ms(text: str) -> int:
-    if text.isdecimal():
+    if _is_number(text):
         return int(text)
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise SelectionError(
-            f"{text!r} is no time", hint="write ISO 8601, as in 2026-11-29T14:00:00, or Unix milliseconds"
+            f"{text!r:.200} is no time", hint="write ISO 8601, as in 2026-11-29T14:00:00, or Unix milliseconds"
         ) from None
     return round((parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
 

@@ -37,6 +37,11 @@ class Source(Protocol):
         """Number of partitions of a data topic (P)."""
         ...
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether looking again may show more."""
+        ...
+
     def window(self, topic: Topic) -> Window:
         """Offsets there are now, per partition; empty when the topic does not exist."""
         ...
@@ -57,6 +62,8 @@ class KafkaSource:
         RunNotFound: it has no topics.
         LogUnavailable: no broker answers.
     """
+
+    may_grow = True
 
     def __init__(self, log: RawLog, *, run: str) -> None:
         self.run = run

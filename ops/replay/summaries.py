@@ -19,11 +19,16 @@ from schemas.records import (
     Reward,
     Sample,
     StageEvent,
+    VersionRun,
 )
 
 
 def summary(record: Record) -> Iterator[str]:
-    """A few lines about one record."""
+    """A few lines about one record, without control characters: what a record says must not steer a terminal."""
+    return map(_in_one_line, _summary(record))
+
+
+def _summary(record: Record) -> Iterator[str]:
     match record:
         case Sample():
             yield from _sample(record)
@@ -52,14 +57,14 @@ def token_table(sample: Sample) -> Iterator[str]:
         yield f"tokens cannot be shown: {error.message}"
         return
     mask = unpack_u8(sample.loss_mask)
-    versions = [str(run.version) for run in sample.version_runs for _ in range(run.num_tokens)]
+    # Taken as tokens come, since a run may claim any length.
+    versions = (_version(run) for run in sample.version_runs for _ in range(run.num_tokens))
     yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
-    yield f"{'position':>8} {'token':>8} {sample.logprobs_kind:>12} {'mask':>4} version"
+    yield f"{'position':>8} {'token':>8} {_in_one_line(sample.logprobs_kind):>12} {'mask':>4} version"
     for index, token in enumerate(tokens.tolist()):
         logprob = f"{logprobs[index]:.6f}" if logprobs is not None and index < len(logprobs) else "-"
         trains = str(mask[index]) if index < len(mask) else "-"
-        version = versions[index] if index < len(versions) else "-"
-        yield f"{index:>8} {token:>8} {logprob:>12} {trains:>4} {version}"
+        yield f"{index:>8} {token:>8} {logprob:>12} {trains:>4} {next(versions, '-')}"
 
 
 def printable(text: str) -> str:
@@ -69,11 +74,15 @@ def printable(text: str) -> str:
     )
 
 
+def _in_one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
+
+
 def _sample(sample: Sample) -> Iterator[str]:
     if sample.failure is not None:
         yield f"failed: {printable(sample.failure)} (attempt {sample.attempt}, by {sample.producer})"
         return
-    runs = ", ".join(f"{run.version} x {run.num_tokens}" for run in sample.version_runs)
+    runs = ", ".join(f"{_version(run)} x {run.num_tokens}" for run in sample.version_runs)
     num_tokens = len(sample.completion_tokens) // 4
     yield f"attempt {sample.attempt}, by {sample.producer}"
     yield f"{num_tokens} tokens, {sample.finish_reason}, versions {runs}"
@@ -81,6 +90,10 @@ def _sample(sample: Sample) -> Iterator[str]:
     yield from _labelled("completion", sample.completion_text)
     if sample.answer is not None:
         yield from _labelled("answer", sample.answer)
+
+
+def _version(run: VersionRun) -> str:
+    return f"{run.version}{'' if run.verified else ' unverified'}"
 
 
 def _prompt(prompt: PromptGroup) -> Iterator[str]:

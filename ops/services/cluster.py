@@ -9,6 +9,7 @@ Failure: `ServicesError` when a broker does not exist, does not start or does no
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -128,13 +129,14 @@ class Cluster:
             raise ServicesError(f"there is no broker {node}; there are {len(self.brokers)}")
         return self.brokers[node - 1]
 
-    def rolling_restart(self) -> None:
-        """Restart one broker after the other, each once all replicas are in sync again.
+    def rolling_restart(self, *, nodes: Sequence[int] | None = None) -> None:
+        """Restart one broker after the other, each once all replicas are in sync; all brokers unless some are named.
 
         Raises:
             ServicesError: a broker does not come back, or the replicas do not catch up.
         """
-        for broker in self.brokers:
+        self.wait_in_sync()
+        for broker in self.brokers if nodes is None else map(self.broker, nodes):
             broker.stop()
             broker.start()
             self.wait_in_sync()

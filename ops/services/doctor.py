@@ -15,7 +15,12 @@ from pathlib import Path
 from ops.services import jars, programs
 
 _MIN_FREE_BYTES = 2 * 2**30  # a laptop-sized run keeps about 1 GiB of topics
-_OPTIONAL_PACKAGES = (("torch", "torch"), ("transformers", "torch"), ("reasoning-gym", "tasks"))
+_OPTIONAL_PACKAGES = (
+    ("torch", "torch"),
+    ("transformers", "torch"),
+    ("reasoning-gym", "tasks"),
+    ("cryptography", "local"),
+)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from ops.services.secure import ensure_secure_files, secure_files
 from ops.services.server import Server, ensure_started, ensure_stopped, observe
 from ops.services.state import StateFile
 from ops.services.valkey import check_redis, redis_servers
+from pipeline.secrets import check_no_password
+from schemas.errors import SettingsError
 
 MAX_BROKERS = 9
 _EXTERNAL_S = 4.0  # per service, so that both together fail within 10 s
@@ -64,12 +66,21 @@ def services_status(settings: ServicesSettings) -> ServicesInfo:
     """Report both services as they are now; starts nothing, raises nothing about a service that does not answer.
 
     Raises:
-        ServicesError: the state file is damaged.
+        ServicesError: the state file is damaged, or a setting is wrong.
     """
     return _observe_all(settings)
 
 
 def _state_file(settings: ServicesSettings) -> StateFile:
+    """The state of these services.
+
+    Raises:
+        ServicesError: the address of Redis holds a password, which would get into the state and into reports.
+    """
+    try:
+        check_no_password(settings.redis or "")
+    except SettingsError as error:
+        raise ServicesError(error.message, hint="take it out, and set RLWEAVE_REDIS_PASSWORD") from None
     return StateFile(settings.state_dir.expanduser().absolute())
 
 

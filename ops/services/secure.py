@@ -78,6 +78,7 @@ def ensure_secure_files(state_dir: Path) -> SecureFiles:
         ServicesError: the package `cryptography` is not installed.
     """
     files = secure_files(state_dir)
+    state_dir.chmod(0o700)  # what the brokers keep is as secret as what they are sent
     if files.directory.is_dir():
         return files
     aside = SecureFiles(state_dir / ".security.tmp")

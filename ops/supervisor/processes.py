@@ -31,6 +31,7 @@ class Program:
     log_file: Path
     command: tuple[str, ...] = (sys.executable, "-m", "ops.cli")  # what takes the arguments
     environment: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""  # programs of one unit end and start together; empty: none
 
 
 class Slot:
@@ -87,6 +88,11 @@ class Slot:
         """Send SIGTERM."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, which also ends a process that stands still."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
 
     def wait_stopped(self, *, deadline: Deadline) -> int | None:
         """Wait for the end; kill at the deadline. Returns the exit code, None if there was no process."""

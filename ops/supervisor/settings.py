@@ -16,4 +16,9 @@ class SupervisorSettings(Section):
     max_restarts: PositiveInt = Field(
         default=8, description="Restarts in a row, without a healthy life between, after which the run ends."
     )
+    unit_grace_s: Seconds = Field(
+        default=10.0,
+        description="Time the other ranks of a learner have to end by themselves when one has ended; then they are "
+        "killed, and all start again together.",
+    )
     drain_s: Seconds = Field(default=30.0, description="Longest wait for rewards to finish once the learner is done.")

@@ -4,7 +4,8 @@ Role: `rlweave up`. Observations are exits and the stop signal; deeds are starts
 End of a run: (1) the learner exits with 0; (2) prompts and rollouts stop; (3) rewards finish what was sampled;
 (4) rewards, scheduler and peer stop. A stop from outside skips (1) and (3).
 Invariants: a stage that dies is started again with a growing wait, and so is a learner that was stopped before its run
-was complete; an exit code a restart cannot mend ends the run; no process is left behind, whatever happens here.
+was complete; an exit code a restart cannot mend ends the run; the ranks of a learner end and start together
+(`ops.supervisor.units`); no process is left behind, whatever happens here.
 Failure: the exit code is that of the stage that ended the run.
 """
 
@@ -20,6 +21,7 @@ from typing import Protocol
 from ops.supervisor.processes import Program, Slot
 from ops.supervisor.restarts import GiveUp, RestartPolicy
 from ops.supervisor.settings import SupervisorSettings
+from ops.supervisor.units import Exit, Unit
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Clock, Deadline
@@ -50,6 +52,7 @@ class RunEnds(Protocol):
 class _Kept:
     slot: Slot
     policy: RestartPolicy
+    unit: Unit | None = None
     start_at_s: float | None = None  # set while waiting for a restart
 
 
@@ -86,7 +89,11 @@ class Supervisor:
         self._ends = ends
         self._on_event = on_event
         self._each_turn = each_turn
-        self._kept = [_Kept(Slot(program, clock=clock), RestartPolicy(settings)) for program in programs]
+        self._units = {program.unit: Unit(settings) for program in programs if program.unit}
+        self._kept = [
+            _Kept(Slot(program, clock=clock), RestartPolicy(settings), unit=self._units.get(program.unit))
+            for program in programs
+        ]
 
     @property
     def pids(self) -> dict[str, list[int]]:
@@ -128,6 +135,31 @@ class Supervisor:
                 kept.start_at_s = None
                 pid = kept.slot.start()
                 self._on_event(f"{kept.slot.program.name} started again, pid {pid}")
+        for unit in self._units.values():
+            ended = self._unit_turn(unit)
+            if ended is not None:
+                return ended
+        return None
+
+    def _unit_turn(self, unit: Unit) -> int | None:
+        """While a unit falls: wait for its processes to end, kill those that do not, then start all again."""
+        if unit.kill_at_s is None:
+            return None
+        members = [kept for kept in self._kept if kept.unit is unit]
+        left = [kept for kept in members if kept.slot.alive]
+        if left:
+            if self._clock.monotonic() >= unit.kill_at_s:
+                for kept in left:
+                    kept.slot.kill()
+            return None
+        why, decision = unit.decide()
+        first = next(kept for kept in members if kept.slot.program.name == why.name)
+        if isinstance(decision, GiveUp):
+            return self._give_up(first.slot.program, decision)
+        for kept in members:
+            kept.start_at_s = self._clock.monotonic() + decision.after_s
+        names = ", ".join(kept.slot.program.name for kept in members)
+        self._on_event(f"{names} have ended; starting all of them again in {decision.after_s:g} s")
         return None
 
     def _ended(self, kept: _Kept, exit_code: int) -> int | None:
@@ -135,16 +167,24 @@ class Supervisor:
         program = kept.slot.program
         if program.stage == "learner" and exit_code == ExitCode.OK and self._ends.is_complete():
             return int(ExitCode.OK)
+        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        if kept.unit is not None:
+            self._on_event(f"{program.name} ended with {how}; all of {program.unit} end with it")
+            one = Exit(name=program.name, code=exit_code, lived_s=kept.slot.lived_s)
+            kept.unit.ended(one, now_s=self._clock.monotonic())
+            return None
         decision = kept.policy.decide(code=exit_code, lived_s=kept.slot.lived_s)
         if isinstance(decision, GiveUp):
-            self._on_event(f"{program.name} ended the run: {decision.reason}; see {program.log_file}")
-            for line in last_words(program.log_file):
-                self._on_event(f"  {line}")
-            return decision.code if decision.code != 0 else int(ExitCode.ERROR)
+            return self._give_up(program, decision)
         kept.start_at_s = self._clock.monotonic() + decision.after_s
-        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         self._on_event(f"{program.name} ended with {how}; starting again in {decision.after_s:g} s")
         return None
+
+    def _give_up(self, program: Program, decision: GiveUp) -> int:
+        self._on_event(f"{program.name} ended the run: {decision.reason}; see {program.log_file}")
+        for line in last_words(program.log_file):
+            self._on_event(f"  {line}")
+        return decision.code if decision.code != 0 else int(ExitCode.ERROR)
 
     def _end(self, *, drain: bool) -> None:
         deadline = Deadline.after(self._ends.grace_s + (self._settings.drain_s if drain else 0), clock=self._clock)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pipeline.engines.base import Engine, StateTensor
+from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.vllm.settings import VllmSettings
@@ -29,6 +30,7 @@ GROUP = "rlweave.engines"
 BUILTINS = {
     "torch": "pipeline.engines.backends:torch_backend",
     "vllm": "pipeline.engines.backends:vllm_backend",
+    "http": "pipeline.engines.backends:http_backend",
     "scripted": "pipeline.engines.backends:scripted_backend",
 }
 
@@ -43,6 +45,8 @@ class BackendSettings:
     max_sequences: int  # held at once
     num_threads: int  # for the engine's own computation
     vllm: VllmSettings = field(default_factory=VllmSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    slot: int = 0  # number of this process among the replicas of its host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +61,8 @@ def open_backend(name: str, settings: BackendSettings) -> Backend:
     """Open a backend.
 
     Args:
-        name: "torch", "vllm", "scripted", an entry point of group rlweave.engines, module:attr or file.py:attr; a
-            callable that takes `BackendSettings` and gives a `Backend`.
+        name: "torch", "vllm", "http", "scripted", an entry point of group rlweave.engines, module:attr or
+            file.py:attr; a callable that takes `BackendSettings` and gives a `Backend`.
 
     Raises:
         PluginError: nothing of that name, or it gives no `Backend`.
@@ -117,6 +121,24 @@ def vllm_backend(settings: BackendSettings) -> Backend:
         max_sequences=settings.max_sequences,
         num_threads=settings.num_threads,
         settings=settings.vllm,
+    )
+    return Backend(engine=engine, decode=decode_state)
+
+
+def http_backend(settings: BackendSettings) -> Backend:
+    """A server over HTTP; its own weights are not served before a version is loaded.
+
+    Raises:
+        EngineError: the model's directory or a setting is at fault, or the server cannot be used.
+    """
+    from pipeline.engines.http.opening import open_http_engine  # noqa: PLC0415 - heavy
+
+    engine = open_http_engine(
+        settings.model.path,
+        dtype=settings.model.dtype,
+        max_sequences=settings.max_sequences,
+        slot=settings.slot,
+        settings=settings.http,
     )
     return Backend(engine=engine, decode=decode_state)
 

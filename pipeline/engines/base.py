@@ -30,6 +30,7 @@ LogprobArray: TypeAlias = npt.NDArray[np.float32]
 FINISH_STOP = "stop"  # an end-of-sequence token or a stop string
 FINISH_LENGTH = "length"  # `max_tokens` or the end of the context
 FINISH_ABORT = "abort"
+FINISH_FAILED = "failed"  # this request went wrong, the others go on: no tokens, `failure` says why
 RAW = "raw"  # log-probabilities of the model's softmax at temperature 1
 PROCESSED = "processed"  # log-probabilities after temperature, top-k and top-p
 
@@ -62,9 +63,12 @@ class Generation:
     tokens: TokenArray  # [n], all that was sampled, an end token or those of a stop string included
     text: str  # of `tokens` without special tokens, cut before the first stop string
     logprobs: LogprobArray  # [n], natural log, of the sampled token; NaN when the model's logits were not finite
-    logprobs_kind: str  # RAW for greedy (temperature 0), else PROCESSED: of the distribution the token was drawn from
+    # RAW for greedy (temperature 0), else PROCESSED: of the distribution the token was drawn from. An engine over a
+    # server that gives nothing else says RAW at other temperatures too.
+    logprobs_kind: str
     version_runs: tuple[VersionRun, ...]  # lengths add up to n; the version whose weights computed each token
-    finish_reason: str  # FINISH_STOP, FINISH_LENGTH or FINISH_ABORT
+    finish_reason: str  # FINISH_STOP, FINISH_LENGTH, FINISH_ABORT or FINISH_FAILED
+    failure: str = ""  # of FINISH_FAILED: what was seen, for people
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -36,10 +36,10 @@ class LiveWeights:
             EngineError: names, shapes or dtypes differ, or a tied name has other values than its owner.
         """
         check_state(self._own, state, ties=self._ties)
-        tensors = {name: _as_tensor(name, state[name]) for name in self._own}
+        tensors = {name: as_tensor(name, state[name]) for name in self._own}
         for alias, owner in self._ties.items():
             if alias in state and state[alias] is not state[owner]:
-                self._check_tie(alias, _as_tensor(alias, state[alias]), owned=tensors[owner])
+                self._check_tie(alias, as_tensor(alias, state[alias]), owned=tensors[owner])
         return tensors
 
     def copy(self, tensors: Mapping[str, Tensor]) -> None:
@@ -64,7 +64,12 @@ class LiveWeights:
             )
 
 
-def _as_tensor(name: str, value: StateTensor) -> Tensor:
+def as_tensor(name: str, value: StateTensor) -> Tensor:
+    """A state's value as a torch tensor, over the same memory where that can be written.
+
+    Raises:
+        EngineError: it is neither a torch tensor nor a numpy array of a dtype that torch has.
+    """
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, np.ndarray):

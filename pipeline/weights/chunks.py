@@ -2,8 +2,8 @@
 
 Role: learner, fetcher and peer server of one host share it; the peer serves straight from its files.
 Data in and out: bytes, named by their blake3 digest (64 hex digits).
-Layout: `chunks/<first two digits>/<digest>`, `pins/<owner>` (one digest a line), `tmp/`, `lock`, `claims` (empty),
-`journal` (what came, in order).
+Layout: `chunks/<first two digits>/<digest>`, `pins/<owner>` (one digest a line), `living/<owner>` (empty, locked),
+`tmp/`, `lock`, `claims` (empty), `journal` (what came, in order).
 Invariants: a chunk is renamed into place whole, and checked against its name on every read. Any number of processes may
 use one store: putting a chunk shares the lock, pinning and sweeping exclude everything else, so a sweep can neither
 remove a chunk that was just pinned nor a temporary file that is still being written.
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
 
-from pipeline.weights.files import BytesLike, append_whole, atomic_write, claimed, locked, make_folder
+from pipeline.weights.files import BytesLike, append_whole, atomic_write, claimed, is_locked, locked, make_folder
 from pipeline.weights.journal import cut_journal, note_chunk
 from schemas.errors import ChunkMismatch, WeightsError
 from schemas.records import ChunkRef
@@ -158,6 +158,23 @@ class ChunkStore:
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
         return {path.name: frozenset(_read_pins(path)) for path in paths}
 
+    @contextmanager
+    def living(self, name: str) -> Iterator[None]:
+        """Keep the leases of the owners `name` and `name.*` for as long as the context lasts. The first sweep after it,
+        or after the end of this process, ends them; leases of names that were never given here last until unpinned.
+
+        Several may live under one name, such as a process and its successor.
+
+        Raises:
+            WeightsError: the name is malformed, or the folder cannot be written.
+        """
+        path = self.root / "living" / _checked_owner(name)
+        with ExitStack() as held:
+            with self._locked(shared=True):  # a sweep finds the file absent or locked
+                make_folder(path.parent)
+                held.enter_context(locked(path, shared=True, limit_s=_LOCK_LIMIT_S))
+            yield
+
     def num_bytes(self) -> int:
         """Bytes of all chunks present."""
         return sum(chunk.num_bytes for chunk in self._stored())
@@ -165,7 +182,8 @@ class ChunkStore:
     def sweep(self, keep: Set[str] = frozenset()) -> int:
         """Remove chunks that are neither pinned nor in `keep`, oldest first, until at most `max_bytes` are left.
 
-        Remains of writers that died are removed too. Pinned chunks may keep the store above its bound.
+        Remains of writers that died are removed too, and leases of the dead (`living`). Pinned chunks may keep the
+        store above its bound.
 
         Returns:
             Bytes removed.
@@ -173,6 +191,7 @@ class ChunkStore:
         with self._locked(shared=False):
             for remains in (self.root / "tmp").iterdir():
                 remains.unlink(missing_ok=True)  # no writer is active while the lock is exclusive
+            self._end_leases_of_the_dead()
             wanted = frozenset(keep).union(*self.pins().values())
             stored = sorted(self._stored(), key=lambda chunk: chunk.modified_ns)
             cut_journal(self.root, num_chunks=len(stored))
@@ -199,10 +218,17 @@ class ChunkStore:
                 return
             atomic_write(path, "".join(f"{d}\n" for d in sorted(new)).encode(), tmp_dir=self.root / "tmp")
 
+    def _end_leases_of_the_dead(self) -> None:
+        folder = self.root / "living"
+        names = [path.name for path in folder.iterdir() if not is_locked(path)] if folder.is_dir() else []
+        for name in names:
+            for lease in (self.root / "pins").iterdir():
+                if lease.name == name or lease.name.startswith(f"{name}."):
+                    lease.unlink()
+            (folder / name).unlink()
+
     def _pin_path(self, owner: str) -> Path:
-        if _OWNER.fullmatch(owner) is None:
-            raise WeightsError(f"lease owner {owner[:140]!r} is not 1 to 128 of A-Z a-z 0-9 . _ -; nothing was pinned")
-        return self.root / "pins" / owner
+        return self.root / "pins" / _checked_owner(owner)
 
     def _stored(self) -> Iterable[_Stored]:
         for path in (self.root / "chunks").glob("*/*"):
@@ -228,6 +254,12 @@ def stores_in(folder: Path) -> list[ChunkStore]:
     return [ChunkStore(folder / name, max_bytes=0) for name in names]
 
 
+def _checked_owner(owner: str) -> str:
+    if _OWNER.fullmatch(owner) is None:
+        raise WeightsError(f"lease owner {owner[:140]!r} is not 1 to 128 of A-Z a-z 0-9 . _ -; nothing was pinned")
+    return owner
+
+
 def _touch(path: Path, *, num_bytes: int) -> bool:
     """Make a chunk that is there the newest one. False: it is not there, or not whole."""
     try:
@@ -241,7 +273,7 @@ def _touch(path: Path, *, num_bytes: int) -> bool:
 
 def _read_pins(path: Path) -> set[str]:
     try:
-        lines = path.read_text("ascii").split()
+        lines = path.read_text("ascii", errors="replace").split()
     except FileNotFoundError:
         return set()
     return {line for line in lines if _DIGEST.fullmatch(line)}  # a writer may have died within its last line

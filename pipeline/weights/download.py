@@ -145,10 +145,11 @@ async def _hear_lines(response: aiohttp.ClientResponse, *, hear: Callable[[News]
     rest = bytearray()
     async for piece in response.content.iter_any():
         rest += piece
-        *lines, tail = rest.split(b"\n")
-        for line in lines:
-            hear(decode_news(bytes(line)))
-        rest = tail
+        if b"\n" in piece:  # without one, nothing that was looked through before is looked through again
+            *lines, tail = rest.split(b"\n")
+            for line in lines:
+                hear(decode_news(bytes(line)))
+            rest = tail
         if len(rest) > MAX_NEWS_BYTES:
             raise WeightsError(f"a line of news is over {MAX_NEWS_BYTES} bytes; it was not read")
 

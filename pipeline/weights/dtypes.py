@@ -24,16 +24,23 @@ ITEM_BYTES: dict[str, int] = {
     "F64": 8,
 }
 FLOATS = ("F16", "BF16", "F32", "F64")
+MAX_DIMENSIONS = 64  # as torch and numpy have it
+_MAX_BYTES = 2**63 - 1  # of one tensor: sizes travel as 64-bit integers
 
 
 def tensor_num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a tensor without padding.
 
     Raises:
-        WeightsError: unknown dtype, or a negative dimension.
+        WeightsError: unknown dtype, a negative dimension, too many dimensions, or more bytes than anything has.
     """
     if dtype not in ITEM_BYTES:
         raise WeightsError(f"dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}; the tensor was refused")
+    if len(shape) > MAX_DIMENSIONS:
+        raise WeightsError(f"a shape of {len(shape)} dimensions, allowed are {MAX_DIMENSIONS}; the tensor was refused")
     if any(size < 0 for size in shape):
         raise WeightsError(f"shape {shape} has a negative dimension; the tensor was refused")
-    return ITEM_BYTES[dtype] * math.prod(shape)
+    num_bytes = ITEM_BYTES[dtype] * math.prod(shape)
+    if ITEM_BYTES[dtype] * math.prod(max(size, 1) for size in shape) > _MAX_BYTES:  # an empty one is laid out as well
+        raise WeightsError(f"shape {shape} of {dtype} is beyond any memory; the tensor was refused")
+    return num_bytes

@@ -24,7 +24,7 @@ from pipeline.weights.download import ClientSettings, PeerClient
 from pipeline.weights.followers import Followers
 from pipeline.weights.manifest import check_manifest
 from pipeline.weights.news import Member
-from pipeline.weights.peer_board import Fault, PeerBoard, Problem
+from pipeline.weights.peer_board import Fault, PeerBoard, Problem, where_to_look
 from pipeline.weights.swarm import Ask, Swarm
 from schemas.errors import ChunkMismatch, DeadlineExceeded, FetchCancelled, WeightsError
 from schemas.records import ChunkRef, Manifest
@@ -143,6 +143,7 @@ class _Fetch:
         self._seeds = [seed.rstrip("/") for seed in work.seeds]
         self._start_s = clock.monotonic()
         self._changed = asyncio.Event()
+        self._choosing = asyncio.Lock()
         self._heard = asyncio.Event()  # somebody told who else is there
         self._swarm: Swarm | None = None
 
@@ -205,14 +206,20 @@ class _Fetch:
         self._changed.set()
 
     async def _work(self, swarm: Swarm, *, client: PeerClient) -> None:
-        while swarm.num_missing:
-            ask = swarm.next()
-            if ask is None:
-                self._changed.clear()
-                await _wait(self._changed, swarm.wait_s())
-                continue
+        while (ask := await self._next(swarm)) is not None:
             await self._obtain(ask, swarm=swarm, client=client)
             self._changed.set()
+
+    async def _next(self, swarm: Swarm) -> Ask | None:
+        """What to ask next; None: nothing is missing. One worker at a time looks: what it cannot ask, nobody can."""
+        async with self._choosing:
+            while swarm.num_missing:
+                ask = swarm.next()
+                if ask is not None:
+                    return ask
+                self._changed.clear()
+                await _wait(self._changed, swarm.wait_s())
+        return None
 
     async def _obtain(self, ask: Ask, *, swarm: Swarm, client: PeerClient) -> None:
         """Ask, unless the chunk is there by now or another process of this host is at it."""
@@ -256,7 +263,8 @@ async def _watched(job: _Fetch, *, cancel: threading.Event | None) -> FetchResul
             if deadline.expired:
                 raise DeadlineExceeded(
                     f"waited {deadline.limit_s:g} s for {job.missing()} of {name}; it is not loaded. "
-                    f"Peers: {job.board.summary()}"
+                    f"Peers: {job.board.summary()}",
+                    hint=where_to_look(job.work.seeds),
                 )
         return work.result()
     finally:

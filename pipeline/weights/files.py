@@ -102,6 +102,18 @@ def locked(path: Path, *, shared: bool, limit_s: float) -> Iterator[None]:
         os.close(fd)  # releases the lock
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds a lock on `path`, in this process or another one. A file that is absent is not locked."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(fd, shared=False)
+    finally:
+        os.close(fd)
+
+
 @contextmanager
 def claimed(path: Path, *, number: int) -> Iterator[bool]:
     """Claim `number` (0 to 2^62) among all who claim in `path`; gives whether it is ours. It does not wait.

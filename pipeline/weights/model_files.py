@@ -98,7 +98,7 @@ def _paths(model_dir: Path) -> list[Path]:
     except (OSError, orjson.JSONDecodeError):
         return []
     places: object = index.get("weight_map") if isinstance(index, dict) else None
-    names = set(places.values()) if isinstance(places, dict) else set()
+    names = {name for name in places.values() if isinstance(name, str)} if isinstance(places, dict) else set()
     return [model_dir / name for name in sorted(names) if Path(name).name == name]
 
 

@@ -11,6 +11,7 @@ Failure: a bad address ends `start` with `WeightsError`; a failing request ends 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import threading
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.news import MAX_NEWS_BYTES
@@ -74,7 +76,7 @@ async def serve(settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callab
     """
     # The client leaves at once on shutdown: it verifies and retries elsewhere.
     app, news = _app(settings)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True, logger=_server_log())
     await runner.setup()
     try:
         url = await _listen(runner, settings=settings)
@@ -151,6 +153,20 @@ class PeerServer:
     def _ready(self, url: str) -> None:
         self.url = url
         self._changed.set()
+
+
+def _server_log() -> logging.Logger:
+    """Where the server logs. Requests that are no HTTP are left out: anybody can send any number of them, and what
+    would be quoted may hold a token."""
+    log = logging.getLogger("rlweave.peer")
+    if _no_http not in log.filters:
+        log.addFilter(_no_http)
+    return log
+
+
+def _no_http(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, HttpProcessingError)
 
 
 async def _watch(news: NewsResource, *, stop: asyncio.Event) -> None:

@@ -13,8 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from topics.clock import Clock
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def where_to_look(seeds: Iterable[str]) -> str:
+    """What a person looks at when no peer gave a chunk, as a hint."""
+    local = [seed for seed in seeds if urlsplit(seed).hostname in _LOOPBACK]
+    if local:
+        return (
+            f"{local[0]} is reached on the learner's machine only: on several hosts set weights.host, port and, where "
+            "others see another address, advertised_url there; otherwise see that its peer process runs"
+        )
+    return (
+        "see that the peer process runs there, that its port is open from here, and that every host has the same token "
+        "(weights.token_file)"
+    )
 
 
 class Fault(StrEnum):

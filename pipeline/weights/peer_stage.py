@@ -25,7 +25,7 @@ from pipeline.weights.directory import PeerDirectory, PeerInfo
 from pipeline.weights.peer import MAX_STREAMS, PeerServer, PeerSettings
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.tls import server_context
-from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.tokens import run_token
 from schemas.errors import WeightsError
 from topics.clock import Deadline
 
@@ -99,7 +99,7 @@ class PeerStage:
         offered = PeerSettings(
             stores=partial(stores_in, folder),
             folder=folder,
-            token=load_or_create_token(run.folder / "peer-token"),
+            token=run_token(run.folder, token_file=settings.token_file),
             host=settings.host,
             port=settings.port,
             advertised_url=settings.advertised_url,

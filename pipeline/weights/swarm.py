@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from random import Random
 
 from pipeline.weights.directory import PeerInfo
+from pipeline.weights.in_flight import InFlight
 from pipeline.weights.members import Members
 from pipeline.weights.news import Member, News
-from pipeline.weights.peer_board import Fault, PeerBoard, Problem
+from pipeline.weights.peer_board import Fault, PeerBoard, Problem, where_to_look
 from pipeline.weights.pool import Pool
-from pipeline.weights.timings import Timings
 from schemas.errors import WeightsError
 from schemas.records import ChunkRef
 from topics.clock import Clock
@@ -30,6 +30,8 @@ from topics.clock import Clock
 _MIN_PER_PEER = 2  # requests in flight at one peer: one is on its way while the other one is verified
 _NUM_SAMPLED = 32  # chunks compared for the rarest
 _NUM_TRIED = 8  # own chunks looked at for one that can be asked for now
+_LOOK_S = 0.2  # between looks for members that stand still: all that is missing is gone through
+_FIRST_OUTSIDE = 2  # requests of a host that knows of no other: more with each chunk, as others may be about to come
 _MANY = 4  # other members
 
 
@@ -40,13 +42,6 @@ class Ask:
     chunk: ChunkRef
     url: str
     again: bool = False  # it is on its way from somebody else already, and late
-
-
-class _Request:
-    def __init__(self, ask: Ask, *, began_s: float, is_near: bool) -> None:
-        self.urls = {ask.url}
-        self.began_s = began_s
-        self.is_near = is_near
 
 
 class Swarm:
@@ -83,8 +78,9 @@ class Swarm:
         self._members = Members(list(self._missing), me="" if me is None else me.url, clock=clock)
         self._near = Pool()  # missing, not asked for, and at a peer of the own domain
         self._far = Pool(self._mine())  # missing, not asked for, not near, and ours to bring
-        self._requests: dict[str, _Request] = {}
-        self._timings = Timings()
+        self._requests = InFlight(clock)
+        self._look_at_s = 0.0  # for members that stand still
+        self._relieve_at_s = 0.0  # look for members that are slower
         self._seed_domains: dict[str, str] = {}
         for seed in self._seeds:
             board.add(seed)
@@ -151,7 +147,14 @@ class Swarm:
         """
         if len(self._requests) >= self._parallel:
             return None
-        return self._bring() or self._take_near() or self._take_over() or self._help() or self._ask_again()
+        return (
+            self._bring()
+            or self._take_near()
+            or self._take_over()
+            or self._relieve()
+            or self._help()
+            or self._ask_again()
+        )
 
     def wait_s(self) -> float:
         """How long to wait at most before `next` may know more.
@@ -165,7 +168,7 @@ class Swarm:
         if pause_s is None:
             raise WeightsError(
                 f"no peer is left to ask for chunk {digest}: {self._board.summary()}; the version is not loaded",
-                hint="see that a peer server runs and that all processes use the token of this run",
+                hint=where_to_look(self._seeds),
             )
         return min(max(pause_s, 0.01), 0.25)
 
@@ -178,7 +181,8 @@ class Swarm:
         """Say what became of a request."""
         self._board.report(ask.url, ask.chunk.digest, problem=problem)
         if problem is None:
-            self._learn(ask)
+            if self._requests.arrived(ask.chunk.digest, again=ask.again):
+                self._members.brought_here()
             self.obtained(ask.chunk.digest)
             return
         if problem.fault in (Fault.ABSENT, Fault.BAD):
@@ -189,14 +193,13 @@ class Swarm:
         """The chunk is there, from wherever."""
         self._missing.pop(digest, None)
         self._holders.pop(digest, None)
-        self._requests.pop(digest, None)
+        self._requests.discard(digest)
         self._near.discard(digest)
         self._far.discard(digest)
 
     def _bring(self) -> Ask | None:
         """A chunk of ours, from outside the domain."""
-        num_outside = sum(1 for request in self._requests.values() if not request.is_near)
-        if num_outside >= self._max_outside:
+        if self._requests.num_outside >= self._max_outside:
             return None
         for digest in self._far.first(_NUM_TRIED):
             ask = self._ask_outside(digest)
@@ -216,14 +219,29 @@ class Swarm:
 
     def _take_over(self) -> Ask | None:
         """What a member should have brought that has stood still while others got on."""
-        if not self._members.set_aside(self._unclaimed(), patience_s=self._timings.patience_s):
+        now_s = self._clock.monotonic()
+        if now_s < self._look_at_s:
+            return None
+        self._look_at_s = now_s + _LOOK_S
+        if not self._members.set_aside(self._unclaimed(), patience_s=self._requests.patience_s):
             return None
         self._split()
         return self._bring()
 
+    def _relieve(self) -> Ask | None:
+        """One chunk of a member that is slower, when all of ours are here."""
+        now_s = self._clock.monotonic()
+        if self._far or not self._leads or now_s < self._relieve_at_s or self._requests.num_outside > 0:
+            return None
+        digest = self._members.shares.spare(self._unclaimed(), num_kept=self._max_outside + 1)
+        ask = None if digest is None else self._ask_outside(digest)
+        if ask is None:
+            self._relieve_at_s = now_s + _LOOK_S
+        return ask
+
     def _help(self) -> Ask | None:
         """After a while in which nobody brought anything: one chunk that somebody else should have brought."""
-        if self._requests or self._clock.monotonic() < self._members.newest_s + self._timings.patience_s:
+        if self._requests or self._clock.monotonic() < self._members.newest_s + self._requests.patience_s:
             return None
         left = self._unclaimed()
         return self._ask_outside(self._members.shares.next_to_help(left)) if left else None
@@ -238,14 +256,11 @@ class Swarm:
 
     def _ask_again(self) -> Ask | None:
         """A request that is late, once more, at another peer."""
-        now_s = self._clock.monotonic()
-        for digest, request in self._requests.items():
-            if len(request.urls) > 1 or not self._timings.is_late(now_s - request.began_s, is_near=request.is_near):
-                continue
+        for digest, urls in self._requests.late():
             for sources in (self._near_holders(digest), self._own_seeds, self._far_holders(digest), self._seeds):
-                url = self._pick([url for url in sources if url not in request.urls], digest)
+                url = self._pick([url for url in sources if url not in urls], digest)
                 if url is not None:
-                    request.urls.add(url)
+                    self._requests.begin_again(digest, url)
                     return Ask(chunk=self._missing[digest], url=url, again=True)
         return None
 
@@ -261,20 +276,15 @@ class Swarm:
 
     def _begin(self, digest: str, url: str, *, is_near: bool) -> Ask:
         ask = Ask(chunk=self._missing[digest], url=url)
-        self._requests[digest] = _Request(ask, began_s=self._clock.monotonic(), is_near=is_near)
+        self._requests.begin(digest, url, is_near=is_near)
         self._near.discard(digest)
         self._far.discard(digest)
         return ask
 
     def _ended(self, ask: Ask) -> None:
         """A request gave nothing: unless another one is on its way, the chunk may be asked for again."""
-        digest = ask.chunk.digest
-        request = self._requests.get(digest)
-        if request is not None:
-            request.urls.discard(ask.url)
-            if not request.urls:
-                del self._requests[digest]
-        self._place(digest)
+        self._requests.ended(ask.chunk.digest, ask.url)
+        self._place(ask.chunk.digest)
 
     @property
     def _domain(self) -> str:
@@ -292,8 +302,10 @@ class Swarm:
     @property
     def _max_outside(self) -> int:
         """Few at a time while others do the same: the sooner a chunk is here whole, the sooner it goes round."""
-        if self.sole or self._members.shares.alone:
+        if self.sole:
             return self._parallel
+        if self._members.shares.alone:
+            return min(self._parallel, _FIRST_OUTSIDE + self._requests.num_brought)
         return 2 if len(self._members.shares.others) < _MANY else 1
 
     @property
@@ -336,12 +348,3 @@ class Swarm:
         if not fresh or self._domains.get(url) != self._domain:
             return False
         return self._members.brought(url)
-
-    def _learn(self, ask: Ask) -> None:
-        request = self._requests.get(ask.chunk.digest)
-        if request is None:
-            return
-        if not request.is_near:
-            self._members.brought_here()
-        if not ask.again:
-            self._timings.took(self._clock.monotonic() - request.began_s, is_near=request.is_near)

@@ -1,8 +1,11 @@
 """The per-run token that peers ask for.
 
-Role: one secret per run, in a file that only its owner may read; every process of the run on a host reads the same one.
-Invariants: created once, whole; two processes that start together agree.
-Failure: `WeightsError` when the file holds something else.
+Role: one secret per run, the same on every host: in the file that `weights.token_file` names, else in
+`RLWEAVE_PEER_TOKEN`, else in the run's folder, where it is made when nobody else made it. A run on one machine needs no
+more; on several, the file of the first one is taken to the others.
+Invariants: a file that is made is made once, whole, and for its owner only; two processes that start together agree.
+What the settings name is read and never made, since each host would make another one.
+Failure: `WeightsError` when there is no token where one should be.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from pathlib import Path
 from pipeline.weights.files import make_folder, write_new
 from schemas.errors import WeightsError
 
+TOKEN_FILE = "peer-token"  # noqa: S105 - in the run's folder
+TOKEN_VARIABLE = "RLWEAVE_PEER_TOKEN"  # noqa: S105 - its name
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,256}")
 
 
@@ -29,13 +34,30 @@ def load_or_create_token(path: Path) -> str:
     if not path.exists():
         make_folder(path.parent)
         _create(path)
-    token = path.read_text("ascii", errors="replace").strip()
-    if _TOKEN.fullmatch(token) is None:
-        raise WeightsError(
-            f"{path} does not hold a token (16 to 256 of A-Z a-z 0-9 _ -); no peer was started or asked",
-            hint="remove the file, then restart all processes of the run",
-        )
-    return token
+    return _checked(path.read_text("ascii", errors="replace"), where=str(path))
+
+
+def run_token(folder: Path, *, token_file: Path | None) -> str:
+    """The token of the run in `folder`.
+
+    Args:
+        token_file: what the settings name; None: the environment, or the run's own file.
+
+    Raises:
+        WeightsError: there is no token in it, or the folder cannot be written.
+    """
+    if token_file is not None:
+        try:
+            return _checked(token_file.read_text("ascii", errors="replace"), where=str(token_file))
+        except OSError as error:
+            raise WeightsError(
+                f"weights.token_file = {token_file} cannot be read: {error.strerror}; no peer was started or asked",
+                hint="make it once with `rlweave token FILE` and copy it to every host of the run",
+            ) from error
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given is not None:
+        return _checked(given, where=TOKEN_VARIABLE)
+    return load_or_create_token(folder / TOKEN_FILE)
 
 
 def bearer(token: str) -> str:
@@ -47,6 +69,16 @@ def is_authorized(header: str | None, *, token: str) -> bool:
     """Whether an Authorization header carries the token; takes the same time for every wrong one."""
     shown = (header if header is not None else "").encode("utf-8", "surrogateescape")  # any bytes may come in
     return hmac.compare_digest(shown, bearer(token).encode())
+
+
+def _checked(text: str, *, where: str) -> str:
+    token = text.strip()
+    if _TOKEN.fullmatch(token) is None:
+        raise WeightsError(
+            f"{where} does not hold a token (16 to 256 of A-Z a-z 0-9 _ -); no peer was started or asked",
+            hint="`rlweave token FILE` makes one; every process of the run needs the same",
+        )
+    return token
 
 
 def _create(path: Path) -> None:

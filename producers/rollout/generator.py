@@ -16,7 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from pipeline.engines.base import FINISH_ABORT, Engine, Generation, GenerationRequest, PromptTokens
+from pipeline.engines.base import (
+    FINISH_ABORT,
+    FINISH_FAILED,
+    Engine,
+    Generation,
+    GenerationRequest,
+    PromptTokens,
+)
 from pipeline.stage import StageContext
 from producers.rollout.samples import Attempt, all_failed, completed
 from schemas.errors import EngineError, RecordInvalid
@@ -161,8 +168,11 @@ class Generator(Generic[T]):
             return []
         number, member = place
         group = self._groups[number]
+        if generation.finish_reason == FINISH_FAILED:
+            self._notice("request_failed", group=number, error=generation.failure)
+            return [self._fail_group(number)]
         self._num_failures = 0
-        self._context.metrics.count("tokens_generated", len(generation.tokens))
+        self._count(generation)
         if generation.finish_reason == FINISH_ABORT:  # by a swap: whole groups, as for any other failure
             return [self._fail_group(number, reason=Reason.ABORTED)]
         group.samples[member] = completed(
@@ -177,6 +187,12 @@ class Generator(Generic[T]):
         del self._groups[number]
         samples = tuple(group.samples[each] for each in sorted(group.samples))
         return [Finished(ticket=group.ticket, attempt=group.attempt, samples=samples)]
+
+    def _count(self, generation: Generation) -> None:
+        self._context.metrics.count("tokens_generated", len(generation.tokens))
+        num_unverified = sum(run.num_tokens for run in generation.version_runs if not run.verified)
+        if num_unverified:
+            self._context.metrics.count("tokens_unverified", num_unverified)
 
     def _engine_failed(self, error: EngineError) -> list[Finished[T]]:
         """Every held sequence is lost, so every group in flight fails, those that wait in part included."""

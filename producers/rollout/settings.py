@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.settings import PositiveInt, Seconds, Section
 
@@ -14,7 +15,8 @@ class RolloutSettings(Section):
     replicas: PositiveInt = Field(default=1, description="Rollout processes that `rlweave up` starts.")
     engine: str = Field(
         default="torch",
-        description="torch, vllm, an entry point of group rlweave.engines, module:attr, file.py:attr; scripted: tests.",
+        description="torch, vllm, http, an entry point of group rlweave.engines, module:attr or file.py:attr; "
+        "scripted: tests.",
     )
     max_sequences: PositiveInt = Field(default=512, description="Sequences the engine holds at once.")
     max_prompts_in_flight: PositiveInt = Field(
@@ -22,6 +24,7 @@ class RolloutSettings(Section):
     )
     threads: PositiveInt = Field(default=1, description="Threads of the engine's computation.")
     vllm: VllmSettings = Field(default_factory=VllmSettings, description="How engine vllm is run.")
+    http: HttpSettings = Field(default_factory=HttpSettings, description="Which servers engine http asks, and how.")
     session_timeout_s: Seconds = Field(
         default=10.0, description="Time after which the prompts of a silent process go to others."
     )

@@ -32,7 +32,7 @@ from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.download import ClientSettings
 from pipeline.weights.tls import client_context
-from pipeline.weights.tokens import load_or_create_token
+from pipeline.weights.tokens import run_token
 from producers.control import Control
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.generator import Generator
@@ -99,7 +99,8 @@ class RolloutStage:
             LogError, DeadlineExceeded: the broker failed or is too slow.
         """
         context, settings = self._context, self._settings
-        context.events.labels = {"domain": self._setup.weights.domain}
+        if self._setup.weights.domain:
+            context.events.labels = {"domain": self._setup.weights.domain}
         context.events.enter("waiting_for_weights")
         self._control.start(deadline=deadline)
         backend = self._open_backend()
@@ -168,6 +169,8 @@ class RolloutStage:
             max_sequences=self._settings.max_sequences,
             num_threads=self._settings.threads,
             vllm=self._settings.vllm,
+            http=self._settings.http,
+            slot=self._setup.slot,
         )
         return open_backend(self._settings.engine, settings)
 
@@ -188,9 +191,10 @@ class RolloutStage:
             decode=backend.decode,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
-                token=load_or_create_token(folder / "peer-token"), tls=client_context(ca=weights.tls_ca)
+                token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
             ),
             settings=weights,
+            model_dir=self._setup.model.path,
         )
         return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pipeline.engines.backends import Decoder
 from pipeline.engines.base import StateTensor
@@ -25,6 +27,7 @@ from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.held import HeldState
 from pipeline.weights.listing import parts_of
+from pipeline.weights.model_files import seed_store
 from pipeline.weights.news import Member
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.prefetch import Prefetch, PrefetchSetup
@@ -78,6 +81,7 @@ class Staging:
         decode: from chunks to the tensors that the engine takes.
         directory: further peers.
         client: how peers are asked.
+        model_dir: the engine's own files, which may hold the first version.
     """
 
     def __init__(
@@ -89,14 +93,17 @@ class Staging:
         directory: PeerDirectory,
         client: ClientSettings,
         settings: WeightsSettings,
+        model_dir: Path | None = None,
     ) -> None:
         self._store = store
+        self._model_dir = model_dir
         self._owner = owner
         self._held = HeldState[StateTensor](decode)  # touched by the thread only, as is the next one
         self._by_anchor = False  # the way over deltas ran out of time: try the other one
         self._directory = directory
         self._client = client
         self._settings = settings
+        self._living, self._lives = ExitStack(), False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
         self._running: tuple[Version, Future[Staged], threading.Event] | None = None
         self._prefetch = Prefetch(
@@ -157,9 +164,11 @@ class Staging:
         self.cancel()
         self._prefetch.close()
         self._pool.shutdown(wait=True)
+        self._living.close()
 
     def _stage(self, trip: _Trip) -> Staged:
         try:
+            self._live()
             staged = self._travel(trip)
         except RlweaveError as error:
             return Staged(manifest=trip.target, error=error)
@@ -186,21 +195,31 @@ class Staging:
     def _follow(self, route: Route, trip: _Trip) -> Staged:
         """Fetch all of a route, then put the version together."""
         deadline = Deadline.after(trip.limit_s)
-        results = [
-            fetch(
-                part,
-                store=self._store,
-                client=trip.client,
-                deadline=deadline,
-                me=self._me(trip.target.version),
-                extra_peers=self._directory.peers().peers,
-                options=self._options(trip.target.version),
-                cancel=trip.cancel,
-            )
-            for part in parts_of(route, store=self._store)
-        ]
+        results = [self._fetch(part, trip=trip, deadline=deadline) for part in parts_of(route, store=self._store)]
         state = self._held.advance(trip.target, route, store=self._store)
         return Staged(manifest=trip.target, state=state, result=_total(results), num_deltas=len(route.deltas))
+
+    def _fetch(self, part: Manifest, *, trip: _Trip, deadline: Deadline) -> FetchResult:
+        """Bring a part into the store; the first one perhaps from the engine's own files."""
+        if self._model_dir is not None:
+            seed_store(self._model_dir, part, store=self._store, owner=self._lease(trip.target.version))
+            self._model_dir = None  # later versions are trained: no file has them
+        return fetch(
+            part,
+            store=self._store,
+            client=trip.client,
+            deadline=deadline,
+            me=self._me(trip.target.version),
+            extra_peers=self._directory.peers().peers,
+            options=self._options(trip.target.version),
+            cancel=trip.cancel,
+        )
+
+    def _live(self) -> None:
+        """Our leases end with this process, also when it is killed; another engine's sweep sees to that."""
+        if not self._lives:
+            self._living.enter_context(self._store.living(self._owner))
+            self._lives = True
 
     def _options(self, version: Version) -> FetchOptions:
         return FetchOptions(

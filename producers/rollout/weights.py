@@ -100,7 +100,8 @@ class WeightSync:
         if held is not None:
             self._ready = None  # its tensors are about to be changed
             self._context.events.notice("stage_superseded", details={"version": str(held), "by": str(target.version)})
-        self._staging.begin(target, published=self._chooser.published)
+        chooser = self._chooser
+        self._staging.begin(target, published=chooser.published, rate_bytes_s=chooser.rate_bytes_s)
 
     def _load(self, staged: Staged) -> None:
         version, clock = staged.manifest.version, self._context.clock

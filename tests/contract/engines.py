@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.engines.base import Engine, Generation, GenerationRequest, StateTensor
+from pipeline.engines.http.opening import open_http_engine
+from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.model_dir import named_state
 from pipeline.engines.scripted import ScriptedEngine, scripted_state
 from pipeline.engines.settings import TorchEngineSettings
@@ -14,6 +16,7 @@ from pipeline.engines.tiny import CHARACTERS, character_tokenizer
 from pipeline.engines.torch_engine import TorchEngine
 from schemas.records import PromptGroup, SamplingParams, Version
 from tests.engines import NEEDS_VLLM, SharedVllm, step_model, step_state
+from tests.inference_server import InferenceServer
 from topics.clock import Deadline
 
 SLOTS = 64
@@ -54,6 +57,31 @@ class VllmBackend:
         return {**step_state(self._vllm.weights, step)}
 
 
+class HttpBackend:
+    """Engines over a server of their own, which generates between two steps, as a real one does."""
+
+    stepwise = False
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._folder: Path = request.getfixturevalue("tmp_path") / "model"
+
+    def engine(self) -> Engine:
+        model = step_model(context_tokens=CONTEXT_TOKENS)
+        model.save_pretrained(self._folder)
+        tokenizer = character_tokenizer(CHARACTERS, context_tokens=CONTEXT_TOKENS)
+        tokenizer.save_pretrained(self._folder)
+        self._state = {name: tensor.clone() for name, tensor in named_state(model)[0].items()}
+        server = InferenceServer(model, tokenizer, token_s=0.005).start()
+        self._request.addfinalizer(server.close)
+        # this model is so unsure at first that what its log-probabilities are of cannot be told from it
+        settings = HttpSettings(base_urls=(server.url,), logprobs="processed")
+        return open_http_engine(self._folder, max_sequences=SLOTS, settings=settings)
+
+    def state(self, step: int) -> State:
+        return {**step_state(self._state, step)}
+
+
 class ScriptedBackend:
     stepwise = True
 
@@ -67,10 +95,11 @@ class ScriptedBackend:
         return {**scripted_state(step)}
 
 
-Backend = TorchBackend | ScriptedBackend | VllmBackend
+Backend = TorchBackend | ScriptedBackend | HttpBackend | VllmBackend
 KINDS = [
     pytest.param(TorchBackend, id="torch"),
     pytest.param(ScriptedBackend, id="scripted"),
+    pytest.param(HttpBackend, id="http"),
     pytest.param(VllmBackend, id="vllm", marks=NEEDS_VLLM),
 ]
 

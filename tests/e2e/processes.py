@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +49,19 @@ class Process:
         return self.log_file.read_text(errors="replace")
 
 
-def spawn(arguments: Sequence[str], *, log_file: Path, cwd: Path = ROOT) -> Process:
-    """Start `rlweave` with output to a file."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def spawn(
+    arguments: Sequence[str],
+    *,
+    log_file: Path,
+    cwd: Path = ROOT,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Process:
+    """Start `rlweave` with output to a file, behind a command that becomes it (`prefix`)."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | dict(env or {})
     with log_file.open("ab") as output:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *arguments],
+            [*prefix, sys.executable, "-m", "ops.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 from tests.fuzz.catalog import DECODERS
-from tests.fuzz.decoder import Decoder, try_input
+from tests.fuzz.decoder import Decoder, finish, try_input
 from tests.fuzz.plain import Report, fuzz, replay
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _replay_one(decoder: Decoder, path: Path) -> int:
     with TemporaryDirectory() as folder:
-        finding = try_input(decoder.start(Path(folder)), path.read_bytes(), bytes_per_byte=decoder.bytes_per_byte)
+        decode = decoder.start(Path(folder))
+        finding = try_input(decode, path.read_bytes(), bytes_per_byte=decoder.bytes_per_byte)
+        finish(decode)
     print("nothing is wrong with it" if finding is None else f"{finding.kind} {finding.place}\n  {finding.said}")
     return 0 if finding is None else 1
 
@@ -87,18 +90,10 @@ def _guided(decoder: Decoder, folder: Path, *, seconds: int) -> Row:
     while (left_s := began_s + seconds - time.monotonic()) > 1:
         command = [sys.executable, "-m", "tests.fuzz.guided", decoder.name, str(folder), str(int(left_s))]
         with (folder / "log.txt").open("ab") as log:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                check=False,
-                timeout=seconds + _SPARE_S,
-                stdin=subprocess.DEVNULL,
-            )
+            code = _run(command, log=log, limit_s=seconds + _SPARE_S)
         _add_report(row, folder / "report.json")
-        if done.returncode != 0:
-            row.findings.append(f"the process ended with {done.returncode}, see {folder}")
+        if code != 0:
+            row.findings.append(f"the process ended with {code}, see {folder}")
             break
     row.seconds = time.monotonic() - began_s
     with TemporaryDirectory() as scratch:
@@ -106,6 +101,16 @@ def _guided(decoder: Decoder, folder: Path, *, seconds: int) -> Row:
         reached = replay(decoder, Path(scratch), corpus=inputs)
     row.share, row.missed = reached.share, reached.missed
     return row
+
+
+def _run(command: Sequence[str], *, log: IO[bytes], limit_s: float) -> int:
+    """The exit code; it is killed at the limit."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _add_report(row: Row, path: Path) -> None:

@@ -22,8 +22,8 @@ from tests.fuzz.mutate import Mutator, mutate_bytes
 Decode: TypeAlias = Callable[[bytes], object]
 
 LIMIT_S = 1.0  # of processor time for one input
-SPARE_BYTES = 4 * 2**20  # of memory for one input, whatever its length
-BYTES_PER_BYTE = 64  # of memory for each byte of an input
+SPARE_BYTES = 40 * 2**20  # of memory for one input, whatever its length: a frame of 128 KiB may be 65,536 small records
+BYTES_PER_BYTE = 32  # of memory for each byte of an input
 _PACKAGES = ("schemas/", "topics/", "pipeline/", "producers/", "consumers/", "ops/", "tests/")
 
 
@@ -34,8 +34,8 @@ class Decoder:
     Attributes:
         name: on the command line.
         seeds: golden inputs; nothing else is in a corpus at first.
-        start: makes the function under test; it may use the folder. What it gives back must compare equal for equal
-            bytes; errors of this package are results as well.
+        start: makes the function under test, which may use the folder and have a `close`. What it gives back must
+            compare equal for equal bytes; errors of this package are results as well.
         covers: functions and classes whose lines count as this decoder.
         mutate: the structured changes that suit its inputs.
     """
@@ -55,6 +55,13 @@ class Finding:
     kind: str  # "error", "differs", "slow" or "memory"
     place: str  # innermost line of ours; findings of one kind and place are one
     said: str
+
+
+def finish(decode: Decode) -> None:
+    """Let go of what a function under test holds."""
+    close = getattr(decode, "close", None)
+    if close is not None:
+        close()
 
 
 class Violated(Exception):

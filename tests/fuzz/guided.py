@@ -45,7 +45,7 @@ class Progress:
 class Guided:
     """One decoder under libFuzzer."""
 
-    def __init__(self, decoder: Decoder, folder: Path) -> None:
+    def __init__(self, decoder: Decoder, folder: Path, *, seconds: float) -> None:
         from tests.fuzz.decoder import try_input  # noqa: PLC0415 - after the instrumentation began
 
         self._try = try_input
@@ -55,6 +55,7 @@ class Guided:
         self._decode: Decode = decoder.start(folder / "scratch")
         self._progress = Progress(start_bytes=_resident_bytes())
         self._write_at_s = 0.0
+        self._end_s = time.monotonic() + seconds
 
     def one(self, data: bytes) -> None:
         """Try one input."""
@@ -70,10 +71,12 @@ class Guided:
             if name not in self._progress.findings:
                 self._progress.findings[name] = finding.said
                 (self._folder / "findings" / sha256(name.encode()).hexdigest()[:12]).write_bytes(data)
-        if now_s >= self._write_at_s:
+        if now_s >= min(self._write_at_s, self._end_s):
             self._write_at_s = now_s + _WRITE_S
             self._progress.peak_bytes = _resident_bytes()
             (self._folder / "report.json").write_text(json.dumps(asdict(self._progress), indent=2))
+        if now_s >= self._end_s:  # libFuzzer itself first finishes what it is about, which may be long
+            os._exit(0)  # what it keeps is on the disk already
 
     def mutate(self, data: bytes, max_bytes: int, seed: int) -> bytes:
         """A structured change, or one of libFuzzer's own."""
@@ -93,9 +96,9 @@ def main() -> None:
     with atheris.instrument_imports(include=_PACKAGES):
         from tests.fuzz.catalog import DECODERS  # noqa: PLC0415 - what is imported here is instrumented
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    guided = Guided(DECODERS[name], folder)
+    guided = Guided(DECODERS[name], folder, seconds=seconds)
     options = [
-        *(f"-max_total_time={seconds}", f"-max_len={_MAX_INPUT_BYTES}", "-timeout=20", "-rss_limit_mb=3000"),
+        *(f"-max_len={_MAX_INPUT_BYTES}", "-timeout=20", "-rss_limit_mb=3000"),
         *(f"-artifact_prefix={folder}{os.sep}", "-print_final_stats=0", "-verbosity=0", "-len_control=0"),
     ]
     atheris.Setup([sys.argv[0], *options, str(folder / "corpus")], guided.one, custom_mutator=guided.mutate)

@@ -2,7 +2,7 @@
 
 Role: what the test suite runs, and what there is where atheris is not.
 Data in: a decoder, a seed, a limit. Data out: a `Report`.
-Invariants: the same seed and number of inputs give the same report; only inputs that reached a new line are kept.
+Invariants: the same seed tries the same inputs in the same order; only those that reached a new line are kept.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.decoder import Decode, Decoder, Finding, try_input
+from tests.fuzz.decoder import Decode, Decoder, Finding, finish, try_input
 from tests.fuzz.lines import LineTracer
 from tests.fuzz.mutate import mutate_bytes
 
 _MEASURED = 16  # every so many inputs memory is measured too
+_PATIENCE = 4
 
 
 @dataclass(kw_only=True)
@@ -37,18 +38,22 @@ class Report:
                 self.findings[finding.kind, finding.place] = (finding, data)
 
 
-def fuzz(decoder: Decoder, folder: Path, *, seconds: float, seed: int, num_inputs: int | None = None) -> Report:
-    """Try the golden inputs, then changes of them, until the time is over or `num_inputs` were tried."""
+def fuzz(decoder: Decoder, folder: Path, *, seconds: float, seed: int) -> Report:
+    """Try the golden inputs, then changes of them, until so much processor time is used.
+
+    A decoder that waits, or a busy machine, ends it after `_PATIENCE` times as long.
+    """
     draw, tracer, report = Random(seed), LineTracer(decoder.covers), Report()
     decode = decoder.start(folder)
     report.corpus = [data for data in decoder.seeds() if _try(decoder, decode, data, tracer=tracer, report=report)]
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s and (num_inputs is None or report.num_inputs < num_inputs):
+    end_s, used_s = time.monotonic() + _PATIENCE * seconds, time.process_time() + seconds
+    while time.process_time() < used_s and time.monotonic() < end_s:
         data = min(draw.choice(report.corpus), draw.choice(report.corpus), key=len)
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
             data = mutate_bytes(data, draw) if draw.random() < 0.2 else decoder.mutate(data, draw)
         if _try(decoder, decode, data, tracer=tracer, report=report):
             report.corpus.append(data)
+    finish(decode)
     report.share = tracer.share
     report.missed = [f"{Path(file).name}:{number}" for file, number in tracer.missed]
     return report
@@ -60,6 +65,7 @@ def replay(decoder: Decoder, folder: Path, *, corpus: list[bytes]) -> Report:
     decode = decoder.start(folder)
     for data in corpus:
         tracer.run(lambda: try_input(decode, data))  # noqa: B023 - called at once
+    finish(decode)
     report.share = tracer.share
     report.missed = [f"{Path(file).name}:{number}" for file, number in tracer.missed]
     return report

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from consumers.rewards import builtin, verdict
 from pipeline.history import ClosedSet, LedgerView, Lineages
 from producers.commands import CommandBoard
 from schemas import _fastavro, codec, packed, plans, records, validation
@@ -14,8 +16,9 @@ from schemas.codec import Codec, decode, encode, headers_of, key_of, record_type
 from schemas.errors import CodecError, RlweaveError
 from schemas.records import Command, LedgerSealed, LineageStarted, Outcome, PromptGroup, Record, Reward, Sample
 from tests.fuzz.decoder import Decode, Decoder, Violated
-from tests.fuzz.mutate import mutate_frame, mutate_items, pack_items, unpack_items
+from tests.fuzz.mutate import mutate_frame, mutate_items, mutate_text, pack_items, unpack_items
 from tests.unit.ops.little_run import little_run
+from tests.unit.schemas.examples import SAMPLE as EXAMPLE
 from topics import dead_letters
 from topics.catalog import COMMANDS, LEDGER
 from topics.clock import ManualClock
@@ -163,6 +166,24 @@ def _commands(folder: Path) -> Decode:
     return run
 
 
+def _scores(folder: Path) -> Decode:
+    """The rewards that read what a model wrote: completion and reference answer, with a zero byte between them."""
+    scorers = (builtin.ExactMatch(ignore_case=True), builtin.NumberMatch())
+
+    def run(data: bytes) -> object:
+        completion, _, reference = data.decode("utf-8", "replace").partition("\0")
+        sample = replace(EXAMPLE, completion_text=completion, answer=reference)
+        said: list[object] = []
+        for scorer in scorers:
+            try:
+                said.append(verdict.of_value(scorer.score(sample)))
+            except ValueError as error:  # documented; the consumer makes a failure of it
+                said.append(verdict.of_error(error))
+        return said
+
+    return run
+
+
 def _readable_items(data: bytes, types: tuple[type, ...]) -> Sequence[tuple[int, Record]]:
     found = []
     for place, value in unpack_items(data):
@@ -183,8 +204,8 @@ def _ledgers() -> list[bytes]:
 
 
 def _orders() -> list[bytes]:
-    [command] = golden_frames("command")
-    return [pack_items([(0, command), (0, command)]), pack_items([(0, command)])]
+    frames = golden_frames("command")
+    return [pack_items([(0, frame) for frame in frames]), *(pack_items([(0, frame)]) for frame in frames)]
 
 
 _items: Callable[..., bytes] = partial(mutate_items, item=mutate_frame)
@@ -216,6 +237,13 @@ RECORDS = (
         start=_ledger,
         mutate=_items,
         covers=(LedgerView, Lineages, ClosedSet.add, ClosedSet.from_json, ClosedSet.to_json),
+    ),
+    Decoder(
+        name="scores",
+        seeds=lambda: [b"so it is 1,234.5e-3\x001.2345", b"no\0no", b"= \xe2\x88\x923\0-3", b"1e999999999\x001"],
+        start=_scores,
+        mutate=mutate_text,
+        covers=(builtin.ExactMatch.score, builtin.NumberMatch.score, builtin.last_number, verdict.of_error),
     ),
     Decoder(name="commands", seeds=_orders, start=_commands, mutate=_items, covers=(CommandBoard,)),
 )

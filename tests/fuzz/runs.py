@@ -45,7 +45,7 @@ _SELECTIONS = (
     "2026-11-29T14:00..1790000000000",
     "1.3..1.9",
     "1.6",
-    "demo/12/3",
+    "demo/7/3",
     "samples/3/17",
     "samples,ledger",
 )
@@ -59,7 +59,9 @@ def _settings(folder: Path) -> Decode:
         if not items:
             return "nothing"
         path = folder / "run.toml"
-        path.write_bytes(items[0][1])
+        path.unlink(missing_ok=True)
+        if items[0][0] != 255:  # stands for an absent file
+            path.write_bytes(items[0][1])
         overrides = [value.decode("utf-8", "replace") for _, value in items[1:]]
         is_saved = items[0][0] == 1
         found = run_file.load_saved(path) if is_saved else run_file.load_run_file(path, overrides=overrides)
@@ -88,7 +90,8 @@ def _rows(folder: Path) -> Decode:
                     said.append(shaper(row, source_index=index, epoch=0))
                 except RecordInvalid as error:
                     said.append(error.message)
-        return said
+        path.write_bytes(data[1:])  # it changes while it is in use
+        return said, rows.row(0)
 
     return run
 
@@ -118,7 +121,10 @@ def _selection(folder: Path) -> Decode:
 
     def run(data: bytes) -> object:
         said: list[object] = []
-        chosen: list[Selection] = [Selection(group=7), Selection(versions=select.parse_versions("0.0..1.9"))]
+        chosen: list[Selection] = [
+            Selection(group=7, left_out=frozenset([("samples", 0, 1)])),
+            Selection(versions=select.parse_versions("0.0..1.9")),
+        ]
         for number, value in unpack_items(data):
             text = value.decode("utf-8", "replace")
             try:
@@ -127,11 +133,11 @@ def _selection(folder: Path) -> Decode:
                 said.append(error.message)
                 continue
             said.append(found)
-            if isinstance(found, select.SampleRef):
+            if isinstance(found, select.SampleRef) and len(chosen) < 4:
                 chosen.append(Selection(sample=found))
             headers = (("sid", value), ("ver", value)) if number % 2 else ()
             record = RawRecord(
-                topic="samples", partition=0, offset=1, key=value, value=value, headers=headers, unix_ms=1
+                topic="samples", partition=0, offset=number % 4, key=b"7", value=value, headers=headers, unix_ms=1
             )
             tombstone = RawRecord(topic="weights", partition=0, offset=1, key=value, value=None, headers=(), unix_ms=1)
             said += [each.matches(SAMPLES, record) for each in chosen]
@@ -150,7 +156,8 @@ def _shown(folder: Path) -> Decode:
         lines = list(summaries.summary(record))
         if isinstance(record, Sample):
             lines += summaries.token_table(record)
-        "\n".join(lines).encode()  # can be printed
+        if not all(line.isprintable() for line in lines):
+            raise Violated(f"control characters reach the terminal: {lines!r:.300}")
         return lines
 
     return run
@@ -175,10 +182,17 @@ def _run_files() -> list[bytes]:
         b"weights.upload_bytes_s.weights=1e6",
         b"run.name=1979-05-27",
     )
+    odd = (
+        *(b"run.min_group_members=99", b"rewards.sum.weight=0", b"rollout.max_sequences=1", b"learner.buffer_bytes=1"),
+        *(b"redis.url=http://x", b"learner.cloning.num_steps=5", b"run.partitions=1", b"run.publish_lag_versions=9"),
+        *(b"run.group_size=1", b"run.max_staleness=0", b"rewards.a b.plugin=x", b"run", b"run.name.x=1"),
+    )
     return [
         pack_items([(0, demo)]),
         pack_items([(1, saved)]),
         pack_items([(0, small), *((0, override) for override in overrides)]),
+        *(pack_items([(0, small), (0, override)]) for override in odd),
+        pack_items([(255, b"")]),
     ]
 
 
@@ -188,6 +202,7 @@ def _prompt_lines() -> list[bytes]:
         b'{"messages": [{"role": "user", "content": "4 + 3 ="}], "answer": 7}',
         b'{"token_ids": [5, 9, 14], "answer": null}',
         b'{"prompt": "4 + 3 =", "question": null}',
+        b'{"prompt": "nothing to extract"}',
     )
     return [b"\n".join(lines), *lines]
 
@@ -214,8 +229,8 @@ def _dumps() -> list[bytes]:
 
 def _selections() -> list[bytes]:
     texts = [(number, text.encode()) for number, text in enumerate(_SELECTIONS)]
-    frames = [(3, frame) for frame in golden_frames("sample", "manifest")]
-    return [pack_items(texts), pack_items(frames), *(pack_items([item]) for item in texts)]
+    frames = [(number, frame) for frame in golden_frames("sample", "manifest") for number in (2, 3)]
+    return [pack_items(texts), pack_items([*frames, texts[4], *frames]), *(pack_items([item]) for item in texts)]
 
 
 _TEXT_PARSERS = (

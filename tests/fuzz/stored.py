@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 from collections.abc import Sequence
 from functools import partial
@@ -21,10 +20,10 @@ from ops.services.state import ServiceState, StateFile
 from pipeline import redis_client
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease
-from pipeline.weights import chunks, directory, manifest, peer_file, tokens
+from pipeline.weights import chunks, directory, manifest, model_files, peer_file, tokens
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
-from schemas.errors import CheckpointError, LeaseHeld, RlweaveError
+from schemas.errors import CheckpointError, LeaseHeld, RedisUnavailable, RlweaveError
 from tests.fuzz.decoder import Decode, Decoder, Violated
 from tests.fuzz.mutate import (
     INTS,
@@ -59,7 +58,8 @@ def _snapshot() -> Snapshot:
 
 def _checkpoint(folder: Path) -> Decode:
     """A checkpoint in which files were exchanged (number: which one) and digests made to fit, as a thief would."""
-    whole = checkpoint.save(folder / "checkpoints", _snapshot(), keep=1)
+    whole = folder / "2.7"
+    save_whole(whole)
     original = {name: (whole / name).read_bytes() for name in _FILES}
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 3))])
 
@@ -69,21 +69,25 @@ def _checkpoint(folder: Path) -> Decode:
             (whole / name).write_bytes(changed.get(name, original[name]))
         (whole / _FILES[0]).write_bytes(changed[_FILES[0]] if _FILES[0] in changed else _manifest_of(whole))
         try:
-            restored = checkpoint.newest_valid(folder / "checkpoints")
+            found = checkpoint.load(whole)
         except CheckpointError:  # its text quotes safetensors, which does not always say the same
             return "refused"
-        if restored is None:
-            raise Violated("a checkpoint that is there was not seen")
-        state = restored.snapshot.state
-        closed = ClosedSet.from_json(state.closed)
+        closed = ClosedSet.from_json(found.state.closed)
         optimizer.state.clear()
-        saved = dict(restored.snapshot.optimizer)
-        torch.Generator().set_state(saved.pop("generator"))
+        saved = dict(found.optimizer)
+        checkpoint.restore_generator(torch.Generator(), saved.pop("generator", None))
         checkpoint.restore_optimizer(optimizer, saved)
         shapes = sorted((name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in saved.items())
-        return repr(state), len(closed), shapes, sorted(restored.snapshot.model)
+        return repr(found.state), len(closed), shapes, sorted(found.model)
 
     return run
+
+
+def save_whole(path: Path) -> None:
+    """A checkpoint as the learner writes it."""
+    path.mkdir()
+    checkpoint._write_files(path, _snapshot())
+    checkpoint._write_manifest(path)
 
 
 def _manifest_of(path: Path) -> bytes:
@@ -94,7 +98,7 @@ def _manifest_of(path: Path) -> bytes:
     return orjson.dumps({"format": checkpoint.FORMAT, "files": files})
 
 
-class _Redis(redis_client.RedisClient):
+class FakeRedis(redis_client.RedisClient):
     """Answers with what the input says."""
 
     def __init__(self) -> None:
@@ -105,12 +109,16 @@ class _Redis(redis_client.RedisClient):
         return ["one", "two"]
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
+        if not self.value:
+            raise RedisUnavailable("it went away")
         return [self.value, None][: len(keys)]
 
     def remove_from_set(self, key: str, members: object) -> None:
         """Nothing is kept."""
 
     def script(self, lua: str, *, keys: Sequence[str], args: Sequence[str]) -> list[str]:
+        if not self.value:
+            raise RedisUnavailable("it went away")
         return self.value.split(" ")
 
 
@@ -120,6 +128,9 @@ def _peer_file(path: Path, value: bytes) -> object:
 
 
 def _token(path: Path, value: bytes) -> object:
+    (path / "peer-token").unlink(missing_ok=True)
+    if not value:
+        return len(tokens.load_or_create_token(path / "peer-token"))
     (path / "peer-token").write_bytes(value)
     found = tokens.load_or_create_token(path / "peer-token")
     if not tokens.is_authorized(f"Bearer {found}", token=found):
@@ -134,12 +145,12 @@ def _pins(path: Path, value: bytes) -> object:
     return {owner: sorted(digests) for owner, digests in store.pins().items()}
 
 
-def _entry(redis: _Redis, value: bytes) -> object:
+def _entry(redis: FakeRedis, value: bytes) -> object:
     redis.value = value.decode("utf-8", "replace")
     return PeerDirectory(redis, run="demo").peers()
 
 
-def _lease(redis: _Redis, value: bytes) -> object:
+def _lease(redis: FakeRedis, value: bytes) -> object:
     redis.value = value.decode("utf-8", "replace")
     held = Lease(redis, key="rlweave:demo:lease:learner", owner="a", ttl_s=1.0)
     said: list[object] = []
@@ -151,6 +162,11 @@ def _lease(redis: _Redis, value: bytes) -> object:
     return said
 
 
+def _index(path: Path, value: bytes) -> object:
+    (path / "model.safetensors.index.json").write_bytes(value)
+    return model_files._paths(path)
+
+
 def _services(path: Path, value: bytes) -> object:
     (path / "services.json").write_bytes(value)
     state = StateFile(path)
@@ -159,11 +175,11 @@ def _services(path: Path, value: bytes) -> object:
 
 def _entries(folder: Path) -> Decode:
     """Small files and Redis values; an item's number says of which kind it is."""
-    redis = _Redis()
+    redis = FakeRedis()
     readers: tuple[Decode, ...] = (
         *(partial(read, folder) for read in (_peer_file, _token, _pins)),
         *(partial(read, redis) for read in (_entry, _lease)),
-        partial(_services, folder),
+        *(partial(read, folder) for read in (_services, _index)),
     )
 
     def run(data: bytes) -> object:
@@ -202,10 +218,9 @@ def _mutate_entry(data: bytes, draw: Random) -> bytes:
 
 def _checkpoint_files() -> list[bytes]:
     with TemporaryDirectory() as folder:
-        path = checkpoint.save(Path(folder), _snapshot(), keep=1)
-        made = [pack_items([(number, (path / name).read_bytes())]) for number, name in enumerate(_FILES)]
-        shutil.rmtree(path)
-    return made
+        path = Path(folder, "2.7")
+        save_whole(path)
+        return [pack_items([(number, (path / name).read_bytes())]) for number, name in enumerate(_FILES)]
 
 
 def _small_files() -> list[bytes]:
@@ -218,8 +233,9 @@ def _small_files() -> list[bytes]:
         "yours a 3 1000",
         json.dumps({"kafka": {"ports": [9092, 9093], "process": pid, "external": None}}),
         "other b 2 900",
+        json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "../x"}}),
     ]
-    kinds = (0, 1, 2, 3, 4, 5, 4)
+    kinds = (0, 1, 2, 3, 4, 5, 4, 6)
     items = [(kind, text.encode()) for kind, text in zip(kinds, texts, strict=True)]
     return [pack_items(items), *(pack_items([item]) for item in items)]
 
@@ -231,8 +247,8 @@ STORED = (
         start=_checkpoint,
         mutate=_mutate_checkpoint,
         covers=(
-            *(checkpoint.newest_valid, checkpoint.load, checkpoint._check_manifest, checkpoint._digest),
-            *(checkpoint.restore_optimizer, checkpoint._order, checkpoint._folders, ClosedSet.from_json),
+            *(checkpoint.load, checkpoint._read_state, checkpoint._check_manifest, checkpoint._digest),
+            *(checkpoint.restore_optimizer, checkpoint.restore_generator, ClosedSet.from_json),
         ),
     ),
     Decoder(
@@ -242,7 +258,7 @@ STORED = (
         mutate=partial(mutate_items, item=_mutate_entry),
         covers=(
             *(peer_file.read_peer_file, tokens.load_or_create_token, tokens.is_authorized, chunks._read_pins),
-            *(ChunkStore.pins, directory._peer_of, PeerDirectory.peers, manifest.check_peer_url),
+            *(ChunkStore.pins, model_files._paths, directory._peer_of, PeerDirectory.peers, manifest.check_peer_url),
             *(Lease.acquire, Lease.renew, Lease.release, Lease._take),
             *(StateFile.read, StateFile._read_all, StateFile._damaged, ServiceState.from_json),
         ),

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from pipeline.weights import delta, delta_state, manifest, news, rice
+from pipeline.weights import arrays, delta, delta_state, manifest, news, rice
 from pipeline.weights.chunks import check_digest
 from pipeline.weights.delta import TensorBuffer
 from pipeline.weights.dtypes import tensor_num_bytes
@@ -48,9 +48,19 @@ def _manifest(folder: Path) -> Decode:
         stored = sum(chunk.num_bytes for chunk in manifest.all_chunks(record))
         if record.encoding == "full" and record.num_bytes > stored:
             raise Violated("a checked anchor is longer than its chunks")
+        for entry in record.tensors:
+            if entry.tied_to is None and entry.num_bytes <= 2**16:
+                _check_memory(entry)
         return [encode(view) for view in views]
 
     return run
+
+
+def _check_memory(entry: TensorEntry) -> None:
+    """What passed the gate can be laid out."""
+    tensor, view = arrays.new_tensor(entry)
+    if len(view) != entry.num_bytes or tuple(tensor.shape) != entry.shape:
+        raise Violated(f"{entry} is laid out as {len(view)} bytes")
 
 
 def _delta(folder: Path) -> Decode:

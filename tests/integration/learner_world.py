@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from consumers.learner import checkpoint
+from consumers.learner.ranks.follow import FollowerStage
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.stage import LearnerSetup, LearnerStage
+from consumers.learner.setup import LearnerSetup
+from consumers.learner.stage import LearnerStage
 from pipeline.history import LedgerView
 from pipeline.settings import ModelSettings, RunSettings, WeightsSettings
-from pipeline.stage import StageContext, make_context
+from pipeline.stage import StageContext, make_context, new_instance
+from schemas.codec import encode, key_of
 from schemas.records import (
     LedgerSealed,
     LineageStarted,
@@ -45,6 +48,9 @@ class World:
     model: Path
     max_steps: int = 4
     every_steps: int = 1
+    heartbeat_s: float = 5.0
+    ranks: int = 1
+    collective_limit_s: float = 20.0
     seqs: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -54,7 +60,16 @@ class World:
         (store.parent / "peer.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
 
     def learner(self) -> tuple[LearnerStage, StageContext]:
-        """A learner that has not started."""
+        """A learner, or rank 0 of one, that has not started."""
+        context = self._context(0)
+        return LearnerStage(context, self._setup()), context
+
+    def follower(self, rank: int) -> tuple[FollowerStage, StageContext]:
+        """Another rank of a learner, which has not started."""
+        context = self._context(rank)
+        return FollowerStage(context, self._setup(), rank=rank), context
+
+    def _context(self, rank: int) -> StageContext:
         run = RunSettings(
             name=self.log.run,
             dir=self.folder,
@@ -64,26 +79,38 @@ class World:
             max_steps=self.max_steps,
             max_staleness=100,
             group_deadline_s=1.0,
-            heartbeat_s=5.0,
+            heartbeat_s=self.heartbeat_s,
         )
-        context = make_context(self.log, run=run, stage="learner")
-        settings = LearnerSettings(outcome_flush_s=0.1)
+        return make_context(self.log, run=run, stage="learner", instance=new_instance(f"learner.{rank}"))
+
+    def _setup(self) -> LearnerSetup:
+        settings = LearnerSettings(
+            outcome_flush_s=0.1,
+            ranks=self.ranks,
+            collective_limit_s=self.collective_limit_s,
+            compare_every_steps=1,
+        )
         settings = settings.model_copy(
             update={"checkpoint": settings.checkpoint.model_copy(update={"every_steps": self.every_steps})}
         )
-        setup = LearnerSetup(
+        return LearnerSetup(
             settings=settings,
             model=ModelSettings(path=self.model),
             weights=WeightsSettings(),
             rewards={"match": 1.0},
             lease_s=1.0,
         )
-        return LearnerStage(context, setup), context
 
     def write(self, *records: Record) -> None:
         for record in records:
             own = replace(record, run=self.log.run)
             self.writer.write(TOPIC_OF[type(record)], own)
+        self.writer.flush(deadline=Deadline.after(10))
+
+    def misplace(self, topic: Topic, record: Record, *, partition: int) -> None:
+        """Write a record where it does not belong."""
+        value = encode(replace(record, run=self.log.run))
+        self.writer.write_raw(topic, key=key_of(record), value=value, partition=partition)
         self.writer.flush(deadline=Deadline.after(10))
 
     def group(self, number: int, *, missing: int = 0, born: Version) -> None:
@@ -137,7 +164,7 @@ class World:
         return [record for _, record in self.records(WEIGHTS) if isinstance(record, Manifest)]
 
     def newest(self) -> checkpoint.Snapshot:
-        found = checkpoint.newest_valid(self.folder / self.log.run / "checkpoints")
+        found = checkpoint.newest_valid(self.folder / self.log.run / "checkpoints", survives=lambda _: True)
         assert found is not None
         return found.snapshot
 

@@ -20,15 +20,17 @@ from blake3 import blake3
 from click.testing import CliRunner
 
 from consumers.learner.settings import LearnerSettings, OptimizerSettings
-from consumers.learner.stage import LearnerSetup, LearnerStage
+from consumers.learner.setup import LearnerSetup
+from consumers.learner.stage import LearnerStage
 from ops.cli.main import cli
-from ops.export import WEIGHTS_FILE, export_version
+from ops.export import export_version
 from ops.run_file import RunFile, save_run_file
 from ops.services.model import ServicesInfo
 from pipeline.engines.backends import Backend, BackendSettings, torch_backend
 from pipeline.engines.model_dir import load_model, named_state
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.engines.torch_engine import TorchEngine
+from pipeline.model_folder import WEIGHTS_FILE
 from pipeline.settings import ModelSettings, RunSettings, WeightsSettings
 from pipeline.stage import make_context
 from pipeline.weights.chunks import ChunkStore

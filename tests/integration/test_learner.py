@@ -244,3 +244,34 @@ def test_a_checkpoint_of_prompts_that_are_gone_is_refused(world: World) -> None:
     with pytest.raises(CheckpointError, match="prompts that are gone"):
         start(second)
     second.stop(deadline=Deadline.after(10))
+
+
+def test_a_checkpoint_written_after_a_successor_began_is_void_without_redis(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first learner stands still between a step's transaction and its checkpoint; the second one begins a lineage
+    and dies before it has a checkpoint of its own; then the first goes on."""
+    world.every_steps, world.max_steps = 2, 100
+    first, context = world.learner()
+    start(first)
+    for number in range(40):
+        world.group(number, born=Version(lineage=1, step=0))
+    turn_until(first, lambda: step_of(context) >= 2, what="step 2")
+    save = checkpoint.save
+
+    def late(folder: Path, snapshot: checkpoint.Snapshot) -> Path:
+        second, _ = world.learner()
+        start(second)  # and is left as it stands
+        return save(folder, snapshot)
+
+    monkeypatch.setattr(checkpoint, "save", late)
+    with pytest.raises(Fenced):
+        turn_until(first, lambda: False, what="the first to be fenced")
+    monkeypatch.undo()
+    assert (world.newest().state.lineage, world.newest().state.step) == (1, 4), "the file is there"
+    third, _ = world.learner()
+    start(third)
+    view, _ = world.ledger()
+    assert (view.lineages.current, view.lineages.limits[1], view.step) == (3, 2, 2), "and nobody restored from it"
+    third.stop(deadline=Deadline.after(10))
+    first.stop(deadline=Deadline.after(10))

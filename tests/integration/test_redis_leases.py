@@ -9,11 +9,12 @@ from typing import Protocol
 import pytest
 from redis import Redis
 
+from ops.services.model import Layout
 from ops.services.server import ensure_started, ensure_stopped
 from ops.services.state import StateFile
 from ops.services.valkey import ValkeyServer
 from pipeline.lease import Lease, LeaseState
-from pipeline.redis_client import RedisClient
+from pipeline.redis_client import MAX_MEMBERS, MAX_VALUE_BYTES, RedisClient
 from pipeline.weights.directory import PeerDirectory, PeerInfo
 from schemas.errors import LeaseHeld
 from topics.clock import Deadline
@@ -86,10 +87,11 @@ def test_an_ended_lease_goes_to_a_successor_with_a_higher_token(client: RedisCli
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[str]:
     """A server that only one test uses."""
-    server, state_file = ValkeyServer(tmp_path), StateFile(tmp_path)
-    ensure_started(server, state_file)
+    state_file = StateFile(tmp_path)
+    server = ValkeyServer(state_file, layout=Layout())
+    ensure_started([server], state_file)
     yield server.address(state_file.read(server.name).ports)
-    ensure_stopped(server, state_file)
+    ensure_stopped([server], state_file)
 
 
 def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: str, run_name: str) -> None:
@@ -101,6 +103,18 @@ def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: s
     while (result := lease.acquire()).state is LeaseState.UNKNOWN:
         deadline.check("the server to go on")
     assert (result.state, result.token) == (LeaseState.HELD, 1)
+
+
+def test_what_is_too_long_or_too_much_is_not_read(client: RedisClient, admin: Redis, run_name: str) -> None:
+    long, short, many = (f"rlweave:{run_name}:{name}" for name in ("long", "short", "many"))
+    admin.set(long, b"x" * (MAX_VALUE_BYTES + 1), ex=60)
+    admin.set(short, b"x" * MAX_VALUE_BYTES, ex=60)
+    assert client.get_many([long, short, "absent"]) == [None, "x" * MAX_VALUE_BYTES, None]
+    admin.sadd(many, "a", b"x" * (MAX_VALUE_BYTES + 1))
+    assert client.members(many) == ["a"]
+    admin.sadd(many, *range(MAX_MEMBERS))
+    assert client.members(many) == []
+    admin.delete(many)
 
 
 def test_peers_are_listed_until_they_withdraw_or_expire(client: RedisClient, run_name: str) -> None:

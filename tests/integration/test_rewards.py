@@ -26,7 +26,7 @@ from topics.kafka import KafkaLog
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
-SLOW = '{"plugin": "tests.integration.reward_process:slow", "num_threads": 1}'
+SLOW = '{"plugin": "tests.integration.reward_process:slow", "num_workers": 1}'
 
 
 def wait_until(done: Callable[[], bool], *, what: str, limit_s: float = 60.0) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -23,7 +20,6 @@ from pipeline.engines.torch_engine import TorchEngine
 from pipeline.engines.vllm.plugin import BROKEN
 from schemas.errors import EngineError
 from schemas.records import SamplingParams, Version
-from tests.e2e.processes import children_of
 from tests.engines import NEEDS_VLLM, SharedVllm, random_state, step_state
 from tests.integration.vllm_support import (
     AGREES,
@@ -213,11 +209,14 @@ def test_a_pause_is_a_lease(engine: Engine, shared_vllm: SharedVllm, monkeypatch
     engine.submit([request(str(index), sampling=SamplingParams(max_tokens=200)) for index in range(16)])
     engine.step()
 
-    async def hang() -> None:
+    pause = shared_vllm.host.client.pause
+
+    async def pause_and_hang() -> None:
+        await pause()
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared_vllm.host.client, "start_update", hang)
+        patch.setattr(shared_vllm.host.client, "pause", pause_and_hang)
         patch.setattr(shared_vllm.host, "lease_s", 0.5)
         with pytest.raises(EngineError, match="the old version is still served"):
             engine.load(version(6), step_state(shared_vllm.weights, 6))
@@ -289,41 +288,3 @@ def test_what_the_worker_refuses_changes_nothing(
     engine.submit([request("after")])
     (done,) = run_out(engine)
     assert set(done.tokens.tolist()) == {5}
-
-
-def test_a_tied_model_and_a_killed_vllm(tmp_path: Path) -> None:
-    """Rows 37 and 40: a vLLM that was killed is started again, cold, and serves nothing before a version is loaded."""
-    others = set(children_of(os.getpid()))
-    vllm = SharedVllm(tmp_path, tied=True)
-    made = vllm.engine()
-    try:
-        for step in range(3):
-            state = random_state(vllm.weights, seed=step)
-            made.load(version(step), state)
-            made.submit([request(str(index), seed=index) for index in range(16)])
-            assert np.mean(differences(model_with(tmp_path, state), run_out(made))) <= AGREES
-    finally:
-        made.close()
-    _kill_and_load(vllm, others=others)
-    vllm.close()
-
-
-def _kill_and_load(vllm: SharedVllm, *, others: set[int]) -> None:
-    made = vllm.owner()
-    state = random_state(vllm.weights, seed=9)
-    made.load(version(9), state)
-    made.submit([request(str(index), sampling=SamplingParams(max_tokens=400)) for index in range(8)])
-    made.step()
-    lines = children_of(os.getpid())
-    (core,) = [pid for pid, line in lines.items() if "EngineCore" in line and pid not in others]
-    os.kill(core, signal.SIGKILL)
-    with pytest.raises(EngineError, match="requests are lost"):
-        run_out(made)
-    assert (made.state, made.version) == (EngineState.QUARANTINED, None)
-    with pytest.raises(EngineError, match="quarantined"):
-        made.submit([request("too early")])
-    made.load(version(10), state)
-    made.submit([request("after")])
-    (done,) = run_out(made)
-    assert done.version_runs[0].version == version(10)
-    made.close()

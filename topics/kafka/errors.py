@@ -82,6 +82,11 @@ DENIED_HINT = (
     "the credentials are those of another role, or rules are missing: `rlweave acls` prints what each role needs, and "
     "sets it with --apply"
 )
+_UNPACKABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+_UNPACKABLE_HINT = (
+    "a batch there cannot be unpacked: it is damaged, or larger than receive.message.max.bytes (100 MB unless set in "
+    "kafka.config); find who wrote it, and delete the records up to it with kafka-delete-records.sh"
+)
 UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
 
 
@@ -129,7 +134,8 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
         return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
     if error.code() in _NO_COORDINATOR:
         return LogUnavailable(f"{doing}: the group's coordinator is away ({error.str()})", hint=UNREACHABLE_HINT)
-    return LogError(f"{doing}: {error.name()}: {error.str()}")
+    hint = _UNPACKABLE_HINT if error.code() in _UNPACKABLE else ""
+    return LogError(f"{doing}: {error.name()}: {error.str()}", hint=hint)
 
 
 def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced | AccessDenied:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
     AdminClient,
     ClusterMetadata,
@@ -151,4 +151,9 @@ class BrokerOffsets:
         futures = self._handle.client().list_offsets(
             request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s
         )
-        return {(each.topic, each.partition): future.result().offset for each, future in futures.items()}
+        found = {(each.topic, each.partition): future.result().offset for each, future in futures.items()}
+        missing = [place for place, offset in found.items() if offset < 0]
+        if missing:  # seen when the leader had just gone: no error, and no offset either
+            topic, partition = missing[0]
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"no offset of {topic} [{partition}]"))
+        return found

@@ -22,12 +22,13 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # re-exported implicitly
 
 from schemas.errors import DeliveryError, LogError
 from topics.access import TOOLS_RUN
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, reader_config, writer_config
+from topics.kafka.configs import topic_configs
 from topics.kafka.errors import cause_of, is_transient, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place, num_copies
 from topics.log import ReaderSettings, WriterSettings
@@ -40,7 +41,14 @@ _BATCH = 500
 _CONNECT_S = 8.0
 _FLUSH_S = 60.0
 _NO_CONFIG: Mapping[str, str] = {}
-_COPIED_CONFIG = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas")
+_COPIED_CONFIG = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "message.timestamp.after.max.ms",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +110,7 @@ class RawLog:
 
     def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configuration per topic."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        if not resources:
-            return {}
-        futures = self._handle.client().describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-        with translating("reading topic configurations"):
-            return {
-                resource.name: {key: str(entry.value) for key, entry in future.result().items()}
-                for resource, future in futures.items()
-            }
+        return topic_configs(self._handle, topics)
 
     def groups(self, prefix: str) -> list[str]:
         """Consumer groups whose id begins with `prefix`, sorted."""

@@ -9,6 +9,7 @@ Failure: `EngineError` at the start; one of `VllmErrors` later.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -57,6 +58,7 @@ class _Output(Protocol):
 
 class _Core(Protocol):
     async def pause_scheduler_async(self, *, mode: str, clear_cache: bool) -> None: ...
+    async def set_weight_version_async(self, weight_version: str) -> None: ...
 
 
 class Client:
@@ -110,9 +112,25 @@ class Client:
                 raise
 
     async def update(self, info: dict[str, object], *, label: str) -> None:
-        """Load one whole state and stamp `label` on every later token."""
-        await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
-        await self._llm.finish_weight_update(weight_version=label)
+        """Load one whole state and stamp `label` on every later token, also when the load fails (see `relabel`).
+
+        All three calls are sent at once, and the core takes them in order: each answer that is waited for first would
+        make the pause longer, the more so the busier this loop is with what the core sent before the pause.
+        """
+        core = cast(_Core, self._llm.engine_core)
+        answers = await asyncio.gather(
+            self._llm.update_weights(WeightTransferUpdateRequest(update_info=info)),
+            self._llm.finish_weight_update(),
+            core.set_weight_version_async(label),
+            return_exceptions=True,
+        )
+        for answer in answers:  # of a failed load the first one says why
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def relabel(self, label: str) -> None:
+        """Stamp `label` on every later token."""
+        await cast(_Core, self._llm.engine_core).set_weight_version_async(label)
 
     async def resume(self) -> None:
         """Go on."""

@@ -16,13 +16,15 @@ from contextlib import suppress
 
 from pipeline.engines.base import EngineState, Generation, GenerationRequest, PromptTokens, StateTensor
 from pipeline.engines.checks import check_ready, check_requests, check_state
+from pipeline.engines.live_weights import as_tensor
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.randomness import stream_starts
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapRefused, VllmHost
 from pipeline.engines.vllm.facts import ModelFacts
 from pipeline.engines.vllm.results import generations, not_begun
-from pipeline.engines.vllm.sealed import SealedState, plain_arrays, seal
+from pipeline.engines.vllm.sealed import PRINTS_PREFIX, SealedState, seal
 from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.engines.vllm.verifying import prints_of
 from pipeline.weights.arrays import same_content
 from schemas.errors import EngineError
 from schemas.records import PromptGroup, Version
@@ -72,6 +74,11 @@ class VllmEngine:
     def version(self) -> Version | None:
         """The version served, whole and checked."""
         return self._version
+
+    @property
+    def pause_s(self) -> float:
+        """How long generation stood still in the last load."""
+        return self._host.pause_s
 
     @property
     def num_running(self) -> int:
@@ -198,7 +205,7 @@ class VllmEngine:
         return [end for end in self._host.take(wait_s=wait_s) if end.key in self._held]
 
     def _seal(self, state: Mapping[str, StateTensor], *, version: Version) -> SealedState:
-        own = plain_arrays(state)
+        own = {name: as_tensor(name, value) for name, value in state.items()}
         for alias, owner in self._facts.ties.items():
             tied = own.pop(alias, None)
             if tied is not None and not same_content(tied, own[owner]):
@@ -207,7 +214,10 @@ class VllmEngine:
                     "version is still served",
                     hint=f"leave {alias} out, or untie the model",
                 )
-        return seal(own, name=str(version))
+        matrices = {name: tensor for name, tensor in own.items() if tensor.ndim == 2 and tensor.is_floating_point()}
+        checked = matrices if self._settings.verify else {}
+        prints = {f"{PRINTS_PREFIX}{name}": prints_of(tensor) for name, tensor in checked.items()}
+        return seal({**own, **prints}, name=str(version))
 
     def _swap(self, staged: SealedState, *, version: Version) -> None:
         self._host.swap(staged.path, label=str(version), ties=self._facts.ties)

@@ -53,6 +53,11 @@ class VllmHost(Protocol):
         """Whether it will never answer again."""
         ...
 
+    @property
+    def pause_s(self) -> float:
+        """How long generation stood still in the last swap."""
+        ...
+
     def submit(self, requests: Sequence[NewRequest]) -> None:
         """Hand requests over; each comes back through `take` once."""
         ...

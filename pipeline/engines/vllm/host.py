@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _CLOSE_LIMIT_S = 10.0
 _LOOK_S = 0.2  # between two looks whether vLLM is alive
+_NO_LABEL = "none"  # of weights that are not served; known to nobody, so tokens with it are an error
 
 
 class _Late(EngineError):
@@ -61,6 +62,7 @@ class Host:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.lease_s = settings.vllm.pause_lease_s
         self._salt = 0
+        self._label = _NO_LABEL  # of the weights that are loaded
         self.pause_s = 0.0  # how long generation stood still in the last swap
         self._mixed = False  # the weights may be a mix: only a whole load ends the pause
         self.failure: EngineError | None = None  # set once nothing more will come
@@ -108,7 +110,11 @@ class Host:
         """
         update: dict[str, object] = {"path": path, "ties": dict(ties), "verify": self._settings.vllm.verify}
         # The coroutine keeps its own time, so the pause ends even when this thread is gone.
-        self.call(self._swap(update, label=label), limit_s=2 * self.lease_s + _CLOSE_LIMIT_S, what="the swap")
+        try:
+            self.call(self._swap(update, label=label), limit_s=2 * self.lease_s + _CLOSE_LIMIT_S, what="the swap")
+        except _Late as error:  # the thread itself hangs
+            self._fail(error.message)
+            raise SwapBroken(error.message) from error
 
     def close(self) -> None:
         """End vLLM and its thread; a second call does nothing."""
@@ -136,7 +142,7 @@ class Host:
             return future.result(timeout=limit_s)
         except FutureTimeout as error:
             future.cancel()
-            raise EngineError(f"{what} took longer than {limit_s:g} s") from error
+            raise _Late(f"{what} took longer than {limit_s:g} s") from error
 
     @property
     def client(self) -> Client:
@@ -209,9 +215,9 @@ class Host:
         client = self.client
         ends_s = self._loop.time() + self.lease_s  # of the lease
         try:
+            await self._until(ends_s, client.start_update(), what="the start of the update")
             await self._until(ends_s, client.pause(), what="the pause")
             paused_s = self._loop.time()
-            await self._until(ends_s, client.start_update(), what="the start of the update")
         except EngineError as error:
             await self._resume_unless_mixed()
             raise SwapRefused(f"{error.message}; the old version is still served", hint=error.hint) from error
@@ -222,14 +228,16 @@ class Host:
             self._fail(error.message)
             raise SwapBroken(f"the load did not end: {error.message}") from error
         except EngineError as error:
-            if REFUSED in error.message:
-                self._mixed = was_mixed
-                await self._resume_unless_mixed()
-                reason = error.message.partition(REFUSED)[2]
-                raise SwapRefused(f"vLLM refused the weights: {reason}; the old version is still served") from error
-            reason = error.message.partition(BROKEN)[2] or error.message
-            raise SwapBroken(f"the load failed half-way: {reason}") from error
+            if REFUSED not in error.message:
+                reason = error.message.partition(BROKEN)[2] or error.message
+                raise SwapBroken(f"the load failed half-way: {reason}") from error
+            await self._until(ends_s, client.relabel(self._label), what="the old label")
+            self._mixed = was_mixed
+            await self._resume_unless_mixed()
+            reason = error.message.partition(REFUSED)[2]
+            raise SwapRefused(f"vLLM refused the weights: {reason}; the old version is still served") from error
         self._salt += 1
+        self._label = label
         self._mixed = False
         await self._resume_unless_mixed()
         self.pause_s = self._loop.time() - paused_s

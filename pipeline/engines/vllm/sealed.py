@@ -13,19 +13,14 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-import orjson
-import torch
-
-from pipeline.engines.base import StateTensor
-from pipeline.weights.arrays import Array, pieces, wire_dtype_of
-from pipeline.weights.dtypes import tensor_num_bytes
+from pipeline.model_folder import safetensors_content
+from pipeline.weights.arrays import Array
 from schemas.errors import EngineError
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_ALIGN_BYTES = 8
+PRINTS_PREFIX = "rlweave.prints:"  # before a tensor's name: what `verifying` knows of it, not part of the state
 
 
 class SealedState:
@@ -51,11 +46,10 @@ def seal(state: Mapping[str, Array], *, name: str) -> SealedState:
     Raises:
         EngineError: no memory, or a dtype safetensors does not have.
     """
-    own = dict(sorted(state.items()))
     fd = os.memfd_create(f"rlweave-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(fd, "wb", buffering=0, closefd=False) as file:
-            for piece in _content(own):
+            for piece in safetensors_content(state):
                 view = memoryview(piece)
                 while view.nbytes > 0:
                     view = view[file.write(view) :]
@@ -75,34 +69,3 @@ def is_sealed(fd: int) -> bool:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     except OSError:  # not a memfd
         return False
-
-
-def plain_arrays(state: Mapping[str, StateTensor]) -> dict[str, Array]:
-    """A state whose values are numpy arrays or torch tensors.
-
-    Raises:
-        EngineError: one is something else.
-    """
-    arrays: dict[str, Array] = {}
-    for name, value in state.items():
-        if not isinstance(value, np.ndarray | torch.Tensor):
-            raise EngineError(f"{name} is a {type(value).__name__}; allowed are numpy arrays and torch tensors")
-        arrays[name] = value
-    return arrays
-
-
-def _content(own: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    header: dict[str, object] = {}
-    at = 0
-    dtypes = {name: wire_dtype_of(tensor, wire_dtype=None) for name, tensor in own.items()}
-    for name, tensor in own.items():
-        shape = tuple(tensor.shape)
-        end = at + tensor_num_bytes(dtypes[name], shape)
-        header[name] = {"dtype": dtypes[name], "shape": shape, "data_offsets": (at, end)}
-        at = end
-    packed = orjson.dumps(header)
-    packed += b" " * (-len(packed) % _ALIGN_BYTES)
-    yield len(packed).to_bytes(8, "little")
-    yield packed
-    for name, tensor in own.items():
-        yield from pieces(tensor, dtype=dtypes[name])

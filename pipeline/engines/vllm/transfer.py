@@ -1,7 +1,8 @@
 """The transfer engine that vLLM's worker runs: from a sealed file into the model.
 
 Role: our part of vLLM's weight-transfer interface (`WeightTransferEngine`); runs in the worker process.
-Data in: the path of a sealed safetensors file. Data out: the model's parameters.
+Data in: the path of a sealed safetensors file: the state, and `verifying.prints_of` its matrices where the check is on.
+Data out: the model's parameters.
 Order of one update: (1) open the file and check its seals; (2) trace every parameter and check every shape; nothing was
 changed so far; (3) vLLM's layerwise reload, since linear weights are repacked after a load; (4) check that vLLM took
 every tensor; (5) compare what runs with what was published.
@@ -12,7 +13,7 @@ Failure: the message of a `RuntimeError` begins with `REFUSED` (nothing was chan
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -28,7 +29,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from pipeline.engines.vllm.plugin import BROKEN, REFUSED
-from pipeline.engines.vllm.sealed import is_sealed
+from pipeline.engines.vllm.sealed import PRINTS_PREFIX, is_sealed
 from pipeline.engines.vllm.tracing import Placed, TraceError, trace
 from pipeline.engines.vllm.verifying import Loaded, VerifyError, verify
 
@@ -91,11 +92,11 @@ class SealedFileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
             RuntimeError: see the module.
         """
         try:
-            with _open(update_info.path) as published:
+            with _open(update_info.path) as (published, prints):
                 parts = _trace(self.model, published, ties=update_info.ties)
                 self._load(published)
                 if update_info.verify:
-                    _verify(self.model, published, parts=parts)
+                    _verify(self.model, published, parts=parts, prints=prints)
         except (TraceError, SafetensorError, OSError) as error:
             raise RuntimeError(f"{REFUSED}{error}") from error
         except (VerifyError, _LoadError) as error:
@@ -139,13 +140,15 @@ def _repack_tied(model: nn.Module) -> None:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[dict[str, Tensor]]:
-    """The file's tensors by name, mapped and not copied."""
+def _open(path: str) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """The file's tensors and the prints by tensor name, mapped and not copied."""
     with open(path, "rb", buffering=0) as file:
         if not is_sealed(file.fileno()):
             raise OSError(f"{path} is not sealed; it could change while it is read")
         with safe_open(f"/proc/{os.getpid()}/fd/{file.fileno()}", framework="pt", device="cpu") as opened:
-            yield {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+            prints = {name: found.pop(name) for name in list(found) if name.startswith(PRINTS_PREFIX)}
+            yield found, {name.removeprefix(PRINTS_PREFIX): tensor for name, tensor in prints.items()}
 
 
 def _trace(model: nn.Module, published: Mapping[str, Tensor], *, ties: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -165,12 +168,21 @@ def _trace(model: nn.Module, published: Mapping[str, Tensor], *, ties: Mapping[s
 
 
 @torch.no_grad()
-def _verify(model: nn.Module, published: Mapping[str, Tensor], *, parts: Mapping[str, tuple[str, ...]]) -> None:
+def _verify(
+    model: nn.Module,
+    published: Mapping[str, Tensor],
+    *,
+    parts: Mapping[str, Sequence[str]],
+    prints: Mapping[str, Tensor],
+) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        tensors = [published[part] for part in parts[name]]
-        expected = tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=0)
         module = model.get_submodule(name.rpartition(".")[0])
-        verify(Loaded(name=name, parameter=parameter, product=_product(module, name=name)), expected)
+        known = [prints[part] for part in parts[name] if part in prints]
+        verify(
+            Loaded(name=name, parameter=parameter, product=_product(module, name=name)),
+            [published[part] for part in parts[name]],
+            prints=known if len(known) == len(parts[name]) else None,
+        )
 
 
 def _product(module: nn.Module, *, name: str) -> Callable[[Tensor], Tensor] | None:

@@ -16,7 +16,7 @@ def event(
     at_s: float = 0.0,
     gauges: Mapping[str, float] | None = None,
 ) -> StageEvent:
-    stage = instance.partition("-")[0]
+    stage = instance.partition("-")[0].partition(".")[0]
     return StageEvent(
         run="r",
         stage=stage,
@@ -62,3 +62,13 @@ def test_a_stage_that_stopped_is_gone() -> None:
     view.add(event("reward-a", kind="notice", name="stopped"))
     view.add(event("reward-a", kind="phase_ended", name="scoring"))
     assert view.processes == {}
+
+
+def test_ranks_of_a_learner_do_not_succeed_each_other() -> None:
+    view = RunView()
+    for instance, groups in (("learner.0-a", 60.0), ("learner.1-b", 0.0)):
+        view.add(event(instance, gauges={"open_groups": groups}))
+    assert set(view.processes) == {"learner.0-a", "learner.1-b"}
+    view.add(event("learner.0-c", gauges={"open_groups": 7.0}))
+    assert set(view.processes) == {"learner.0-c", "learner.1-b"}
+    assert view.gauge("learner", "open_groups") == 7.0

@@ -29,6 +29,7 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["rewards.sum.weight=0"], ["rewards", "nothing to learn from"]),
         (["rollout.max_sequences=7"], ["rollout.max_sequences = 7", "run.group_size = 8"]),
         (["learner.buffer_bytes=1000"], ["learner.buffer_bytes = 1000", "24 groups"]),
+        (["learner.ranks=9"], ["learner.ranks = 9", "run.partitions = 8"]),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
     ],
 )
@@ -48,6 +49,8 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
     [
         (["rollout.replicas=3"], "below 4 x rollout.replicas = 12"),
         (["run.publish_lag_versions=3"], "run.publish_lag_versions = 3 reaches run.max_staleness + 1 = 3"),
+        (["learner.ranks=3"], "run.partitions = 8 is no multiple of learner.ranks = 3"),
+        (["learner.ranks=2", "learner.collective_limit_s=30"], "will take rank 0 for dead"),
         (["run.group_size=1"], "advantages of zero"),
         (["run.max_staleness=0"], "synchronous"),
     ],

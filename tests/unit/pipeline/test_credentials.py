@@ -117,6 +117,7 @@ def test_a_password_that_others_can_read_is_told(tmp_path: Path, caplog: pytest.
         ("auth.token", True),
         ("kafka.password_file", False),
         ("ssl.key.location", False),
+        ("rollout.http.api_key_env", False),
         ("prompts.sampling.max_tokens", False),
         ("model.tokenizer", False),
         ("debug", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from producers.rollout.stage import RolloutStage
 from schemas.records import DeadLetter, Sample, StageEvent, Version
 from tests.unit.producers.conftest import Rollouts
 from tests.unit.producers.test_rollout_deltas import BigEngine, Line, serves
-from tests.unit.producers.world import World, events_of, records_of, until
+from tests.unit.producers.world import World, events_of, records_of, started, until
 from topics.catalog import DEAD_LETTERS, EVENTS, SAMPLES
 from topics.clock import ManualClock
 
@@ -269,3 +270,13 @@ def test_a_forged_epoch_silences_no_scheduler(world: World, stage: RolloutStage,
     (letter,) = world.read(DEAD_LETTERS)
     assert isinstance(letter, DeadLetter)
     assert "epoch 9223372036854775807" in letter.error
+
+
+def test_heartbeats_tell_the_domain_when_there_is_one(rollouts: Rollouts, world: World) -> None:
+    for domain in ("", "east"):
+        stage = rollouts.make(ScriptedEngine(), start=False)
+        weights = stage._setup.weights.model_copy(update={"domain": domain})
+        stage._setup = replace(stage._setup, weights=weights)
+        started(stage)
+        stage._context.events.heartbeat()
+    assert [each.get("domain") for each in events_of(world.log, "heartbeat")] == [None, "east"]

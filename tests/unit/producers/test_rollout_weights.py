@@ -263,3 +263,20 @@ def test_only_the_latest_version_stays_pinned(rollouts: Rollouts, engine: Script
         until(stage, partial(serves, engine, version(step)))
     assert list(stage._started().weights._staging._store.pins()) == ["rollout-0.1.2"]
     assert rollouts.metrics_of(stage)["weight_bytes{direction=received}"] == 24
+
+
+def test_pins_of_an_engine_that_is_gone_end_with_the_next_version_of_another(rollouts: Rollouts) -> None:
+    """Both share the store of their host."""
+    world = rollouts.world
+    world.lineage(1)
+    gone, other = ScriptedEngine(), ScriptedEngine()
+    stages = [rollouts.make(gone, slot=0), rollouts.make(other, slot=1)]
+    world.publish(1, 0, command=True)
+    until(stages[0], partial(serves, gone, version(0)))
+    until(stages[1], partial(serves, other, version(0)))
+    store = stages[1]._started().weights._staging._store
+    assert set(store.pins()) == {"rollout-0.1.0", "rollout-1.1.0"}
+    stages[0].stop(deadline=Deadline.after(5))
+    world.publish(1, 1, command=True)
+    until(stages[1], partial(serves, other, version(1)))
+    assert set(store.pins()) == {"rollout-1.1.1"}

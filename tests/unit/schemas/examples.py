@@ -48,7 +48,7 @@ SAMPLE = Sample(
     loss_mask=pack_u8([1, 1, 0, 1]),
     version_runs=(
         VersionRun(num_tokens=3, version=Version(lineage=1, step=5)),
-        VersionRun(num_tokens=1, version=Version(lineage=1, step=6)),
+        VersionRun(num_tokens=1, version=Version(lineage=1, step=6), verified=False),
     ),
     sampling=SAMPLING,
     seed=45,

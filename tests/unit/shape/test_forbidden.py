@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.unit.shape.tree import ROOT, Module, calls, files, package_modules
 
 BROAD = {"Exception", "BaseException"}
-BOUNDARIES = ["consumers/rewards/pool.py", "pipeline/stage.py"]  # around user code, and around a whole stage
+BOUNDARIES = ["consumers/rewards/call.py", "pipeline/stage.py"]  # around user code, and around a whole stage
 CODE_FROM_DATA = {"eval", "exec", "compile", "__import__"}
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b")

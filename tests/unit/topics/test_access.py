@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from schemas.errors import SettingsError
+from tests.unit.shape.tree import modules
 from topics.access import ROLES, STAGES, Grant, Operation, grants
 from topics.catalog import (
     CATALOG,
@@ -38,7 +41,7 @@ def who(operation: Operation, topic: Topic) -> set[str]:
         (SAMPLES, {"rollout"}, {"reward", "learner"}),
         (REWARDS, {"reward"}, {"learner"}),
         (SHADOW_REWARDS, {"reward"}, set()),
-        (LEDGER, {"learner"}, {"prompts", "rollout", "learner"}),
+        (LEDGER, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
         (EVENTS, set(STAGES), {"scheduler", "learner"}),
         (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout"}),
         (WEIGHTS, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
@@ -48,6 +51,32 @@ def who(operation: Operation, topic: Topic) -> set[str]:
 def test_the_table_is_that_of_the_design(topic: Topic, writers: set[str], readers: set[str]) -> None:
     assert who("write", topic) == writers
     assert who("read", topic) == readers
+
+
+@pytest.mark.parametrize(
+    ("stage", "places"),
+    [
+        ("prompts", ("producers/prompts/", "producers/control.py")),
+        ("rollout", ("producers/rollout/", "producers/control.py")),
+        ("reward", ("consumers/rewards/",)),
+        ("learner", ("consumers/learner/",)),
+        ("scheduler", ("consumers/scheduler/",)),
+    ],
+)
+def test_a_stage_names_only_topics_that_it_may_use(stage: str, places: tuple[str, ...]) -> None:
+    constants = {topic.name.replace("-", "_").upper(): topic for topic in CATALOG}
+    named = {
+        node.id
+        for module in modules()
+        if module.path.startswith(places)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Name) and node.id in constants
+    }
+    assert named
+    watched = {"SAMPLES"} if stage == "scheduler" else set()  # it asks how far the groups on it are behind
+    assert {name for name in named if stage not in who("read", constants[name]) | who("write", constants[name])} == (
+        watched & named
+    )
 
 
 def test_the_table_names_every_topic_and_every_role_has_rules() -> None:

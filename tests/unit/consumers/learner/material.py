@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from consumers.learner.assembler import Assembler, AssemblerSettings
+from consumers.learner.assembler import Assembler
+from consumers.learner.assembler_settings import AssemblerSettings
 from consumers.learner.groups import RewardRule
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.reports import LABELS

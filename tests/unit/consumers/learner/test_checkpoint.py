@@ -18,12 +18,20 @@ from consumers.learner.checkpoint import (
     Snapshot,
     newest_valid,
     optimizer_tensors,
+    prune,
     restore_optimizer,
     save,
     versions,
 )
-from pipeline.history import ClosedSet
+from consumers.learner.recovery import surviving
+from pipeline.history import ClosedSet, Lineages
 from schemas.errors import CheckpointError
+from schemas.records import Version
+from tests.unit.consumers.learner.material import lineages
+
+
+def every(_: Version) -> bool:
+    return True
 
 
 def snapshot(step: int, *, lineage: int = 1) -> Snapshot:
@@ -42,14 +50,14 @@ def snapshot(step: int, *, lineage: int = 1) -> Snapshot:
 
 
 def newest(folder: Path) -> Snapshot:
-    restored = newest_valid(folder)
+    restored = newest_valid(folder, survives=every)
     assert restored is not None
     return restored.snapshot
 
 
 def test_what_is_saved_is_restored(tmp_path: Path) -> None:
     saved = snapshot(7)
-    save(tmp_path, saved, keep=2)
+    save(tmp_path, saved)
     found = newest(tmp_path)
     assert found.state == saved.state
     assert torch.equal(found.model["w"], saved.model["w"])
@@ -57,17 +65,17 @@ def test_what_is_saved_is_restored(tmp_path: Path) -> None:
 
 
 def test_none_is_told_apart_from_broken(tmp_path: Path) -> None:
-    assert newest_valid(tmp_path / "absent") is None
-    path = save(tmp_path, snapshot(1), keep=2)
+    assert newest_valid(tmp_path / "absent", survives=every) is None
+    path = save(tmp_path, snapshot(1))
     (path / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        newest_valid(tmp_path)
+        newest_valid(tmp_path, survives=every)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty_manifest"])
 def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
-    save(tmp_path, snapshot(1), keep=5)
-    path = save(tmp_path, snapshot(2), keep=5)
+    save(tmp_path, snapshot(1))
+    path = save(tmp_path, snapshot(2))
     weights = path / "model.safetensors"
     content = weights.read_bytes()
     if damage == "truncate":
@@ -78,7 +86,7 @@ def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: s
         weights.unlink()
     else:
         (path / "manifest.json").write_bytes(b"")
-    restored = newest_valid(tmp_path)
+    restored = newest_valid(tmp_path, survives=every)
     assert restored is not None
     assert restored.snapshot.state.step == 1
     assert len(restored.skipped) == 1
@@ -86,15 +94,39 @@ def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: s
 
 
 def test_a_higher_lineage_wins_over_a_higher_step(tmp_path: Path) -> None:
-    save(tmp_path, snapshot(9, lineage=1), keep=5)
-    save(tmp_path, snapshot(4, lineage=2), keep=5)
+    save(tmp_path, snapshot(9, lineage=1))
+    save(tmp_path, snapshot(4, lineage=2))
     assert (newest(tmp_path).state.lineage, newest(tmp_path).state.step) == (2, 4)
 
 
 def test_retention_keeps_the_newest(tmp_path: Path) -> None:
     for step in range(1, 6):
-        save(tmp_path, snapshot(step), keep=2)
+        save(tmp_path, snapshot(step))
+    prune(tmp_path, keep=2, survives=every)
     assert [version.step for version in versions(tmp_path)] == [5, 4]
+
+
+def test_what_a_replaced_learner_wrote_too_late_is_neither_restored_nor_kept(tmp_path: Path) -> None:
+    """Lineage 2 began at step 5 of lineage 1; then 1.10 appears."""
+    survives = surviving(lineages((1, 0, 0), (2, 1, 5)))
+    save(tmp_path, snapshot(5))
+    save(tmp_path, snapshot(10))
+    restored = newest_valid(tmp_path, survives=survives)
+    assert restored is not None
+    assert restored.snapshot.state.step == 5
+    assert ["1.10" in why for why in restored.skipped] == [True]
+    prune(tmp_path, keep=1, survives=survives)
+    assert [version.step for version in versions(tmp_path)] == [5]
+
+
+def test_only_void_ones_are_none_at_all(tmp_path: Path) -> None:
+    save(tmp_path, snapshot(0))
+    assert newest_valid(tmp_path, survives=surviving(lineages((1, 0, 0), (2, 0, 0)))) is None
+
+
+def test_a_lineage_the_ledger_does_not_know_is_not_ruled_out(tmp_path: Path) -> None:
+    save(tmp_path, snapshot(4))
+    assert newest_valid(tmp_path, survives=surviving(Lineages())) is not None
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_no_remains(tmp_path: Path) -> None:
@@ -104,10 +136,10 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_remains(tmp_path: Path) -> N
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
     try:
-        save(folder, snapshot(1), keep=5)
+        save(folder, snapshot(1))
         large = replace(snapshot(2), model={"w": torch.zeros(64_000)})
         with pytest.raises(CheckpointError, match=r"1\.2"):
-            save(folder, large, keep=5)
+            save(folder, large)
         assert newest(folder).state.step == 1
         assert [path.name for path in folder.iterdir()] == ["1.1"]
     finally:
@@ -115,7 +147,7 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_remains(tmp_path: Path) -> N
 
 
 def test_remains_of_a_killed_save_are_removed_and_not_restored(tmp_path: Path) -> None:
-    save(tmp_path, snapshot(1), keep=5)
+    save(tmp_path, snapshot(1))
     remains = tmp_path / ".tmp-1.2-123"
     remains.mkdir()
     (remains / "model.safetensors").write_bytes(b"half")
@@ -149,14 +181,14 @@ def test_optimizer_state_of_another_model_is_refused() -> None:
 
 
 def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    save(tmp_path, snapshot(1), keep=3)
+    save(tmp_path, snapshot(1))
     random = Random(5)
     for _ in range(20):
         before = newest(tmp_path).state.step
         child = os.fork()
         if child == 0:
             for step in range(before + 1, before + 1000):
-                save(tmp_path, snapshot(step), keep=3)
+                save(tmp_path, snapshot(step))
             os._exit(0)
         time.sleep(random.uniform(0.0, 0.03))  # the moment itself is what varies; nothing waits for a state
         os.kill(child, signal.SIGKILL)

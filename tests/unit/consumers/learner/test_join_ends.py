@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.learner.assembler import AssemblerSettings
+from consumers.learner.assembler_settings import AssemblerSettings
 from pipeline.settings import RunSettings
 from schemas.reasons import Reason
 from schemas.records import Reward, Sample

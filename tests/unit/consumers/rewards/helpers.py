@@ -77,8 +77,9 @@ class Rig:
         return make_context(self.log, run=RunSettings(name="r", dir=Path("runs"), partitions=2), stage="reward")
 
     def stage(self, name: str = "math", **settings: object) -> RewardStage:
-        """A started stage."""
-        stage = RewardStage(self.context(), name=name, settings=RewardSettings.model_validate(settings))
+        """A started stage; its plug-in runs in this process unless told otherwise, as it shares state with the test."""
+        values = {"isolation": "thread"} | settings
+        stage = RewardStage(self.context(), name=name, settings=RewardSettings.model_validate(values))
         stage.start(deadline=Deadline.after(10))
         self.started.append(stage)
         return stage

@@ -232,7 +232,7 @@ def test_the_breaker_stops_a_scorer_that_always_raises_and_lets_it_back(rig: Rig
     plugins.down.set()
     write_samples(rig.log, (sample(group) for group in range(200)))
     stage = rig.stage(
-        plugin=f"{HERE}:breaks_when_told", breaker_window=10, breaker_pause_s=0.3, max_in_flight=64, num_threads=2
+        plugin=f"{HERE}:breaks_when_told", breaker_window=10, breaker_pause_s=0.3, max_in_flight=64, num_workers=2
     )
     turn_until(stage, lambda: bool(rig.events("breaker_opened")))
     for _ in range(20):
@@ -322,10 +322,10 @@ def test_replicas_share_the_samples(rig: Rig) -> None:
 
 def test_a_revoked_partition_is_left_to_its_new_owner(rig: Rig) -> None:
     write_samples(rig.log, (sample(group) for group in (1, 0)))
-    first = rig.stage(plugin=f"{HERE}:hangs_on_1", num_threads=1)
+    first = rig.stage(plugin=f"{HERE}:hangs_on_1", num_workers=1)
     for _ in range(3):
         first.turn()
-    plugins_free = rig.stage(plugin=f"{HERE}:hangs_on_1", num_threads=1)
+    plugins_free = rig.stage(plugin=f"{HERE}:hangs_on_1", num_workers=1)
     for _ in range(4):
         first.turn()
         plugins_free.turn()

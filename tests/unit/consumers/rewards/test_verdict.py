@@ -36,20 +36,29 @@ def test_what_is_no_number_is_a_failure(raw: object, word: str) -> None:
     assert found.failure.split(":")[0] == word
 
 
+def failure_of(error: BaseException, *, num_retries: int = 0) -> str:
+    failure = verdict.of_trouble(verdict.of_error(error), num_retries=num_retries).failure
+    assert failure is not None
+    return failure
+
+
 def test_an_error_is_named_and_bounded() -> None:
-    assert verdict.of_error(ValueError("bad\n  line"), num_retries=0).failure == "ValueError: bad line"
-    assert verdict.of_error(KeyError(), num_retries=0).failure == "KeyError"
-    long = verdict.of_error(ValueError("x" * 10_000), num_retries=3).failure
-    assert long is not None
+    assert failure_of(ValueError("bad\n  line")) == "ValueError: bad line"
+    assert failure_of(KeyError()) == "KeyError"
+    long = failure_of(ValueError("x" * 10_000), num_retries=3)
     assert len(long) <= verdict.MAX_FAILURE_CHARS
     assert long.endswith("(after 3 retries)")
 
 
+def test_half_a_character_in_an_error_does_not_stop_the_record() -> None:
+    assert failure_of(ValueError("\ud83d")) == "ValueError: ?"
+
+
 @pytest.mark.parametrize("error", [Transient(), ConnectionResetError(), TimeoutError(), OSError()])
 def test_transient(error: Exception) -> None:
-    assert verdict.is_transient(error)
+    assert verdict.of_error(error).kind == "transient"
 
 
 @pytest.mark.parametrize("error", [ValueError(), FileNotFoundError(), PermissionError(), SystemExit()])
 def test_permanent(error: BaseException) -> None:
-    assert not verdict.is_transient(error)
+    assert verdict.of_error(error).kind == "error"

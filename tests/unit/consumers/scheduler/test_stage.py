@@ -85,7 +85,9 @@ def test_admission_pauses_with_the_breaker_and_goes_on_afterwards(rig: Rig) -> N
     """Case 20: admission is paused while the breaker of a required reward is open, over a restart too."""
     plugins.down.set()
     write_samples(rig.log, (sample(group) for group in range(400)))
-    settings = RewardSettings(plugin=f"{HERE}:breaks_when_told", breaker_window=5, breaker_pause_s=0.2, num_threads=1)
+    settings = RewardSettings(
+        plugin=f"{HERE}:breaks_when_told", isolation="thread", breaker_window=5, breaker_pause_s=0.2, num_workers=1
+    )
     reward_context = rig.context("reward")
     reward = RewardStage(reward_context, name="math", settings=settings)
     reward.start(deadline=Deadline.after(5))

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from ops.supervisor.processes import Program
+from ops.supervisor.restarts import GiveUp, Restart
 from ops.supervisor.settings import SupervisorSettings
 from ops.supervisor.supervisor import Supervisor
+from ops.supervisor.units import Exit, Unit
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Deadline, SystemClock
@@ -36,6 +38,17 @@ path = pathlib.Path(sys.argv[1])
 num = int(path.read_text()) if path.exists() else 0
 path.write_text(str(num + 1))
 sys.exit(int(sys.argv[3]) if num >= int(sys.argv[2]) else 1)
+"""
+
+
+# Ends with the code in its second argument once every file named after it says `ready` (first argument: its own).
+FOLLOWS = """
+import pathlib, sys, time
+own, code, *others = sys.argv[1:]
+paths = [pathlib.Path(other) for other in others]
+while not all(path.exists() and path.read_text() == "ready" for path in paths):
+    time.sleep(0.02)
+sys.exit(int(code))
 """
 
 
@@ -64,7 +77,7 @@ class World:
     stop: StopSignal = field(default_factory=StopSignal)
     ends: Ends = field(default_factory=Ends)
 
-    def add(self, stage: str, script: str, *arguments: object, name: str = "") -> Path:
+    def add(self, stage: str, script: str, *arguments: object, name: str = "", unit: str = "") -> Path:
         """A program; gives the file its script writes."""
         called = name or stage
         path = self.folder / f"{called}.state"
@@ -75,6 +88,7 @@ class World:
                 arguments=(str(path), *map(str, arguments)),
                 log_file=self.folder / "logs" / f"{called}.log",
                 command=(sys.executable, "-c", script),
+                unit=unit,
             )
         )
         return path
@@ -214,3 +228,51 @@ def test_an_error_of_the_supervisor_itself_leaves_no_process_behind(world: World
     with pytest.raises(RuntimeError, match="of the test"):
         supervisor.run()
     assert none_left(supervisor)
+
+
+def test_ranks_end_and_start_together_and_one_that_stands_still_is_killed(world: World) -> None:
+    """Rank 1 ends when rank 0 is up; rank 0 does not hear of it, as it ignores all but SIGKILL."""
+    deaf = world.add("learner", DEAF, name="learner-0", unit="learner")
+    world.add("learner", FOLLOWS, 1, deaf, name="learner-1", unit="learner")
+    supervisor = world.supervisor(unit_grace_s=0.3, max_restarts=1)
+    assert supervisor.run() == ExitCode.ERROR
+    assert [len(supervisor.pids[name]) for name in ("learner-0", "learner-1")] == [2, 2]
+    said = "\n".join(world.said)
+    assert "learner-1 ended with exit code 1; all of learner end with it" in said
+    assert "learner-0 ended with signal 9" in said
+    assert "learner-0, learner-1 have ended; starting all of them again in 0.05 s" in said
+    assert "learner-1 ended the run: 1 restarts in a row" in said
+    assert none_left(supervisor)
+
+
+def test_the_exit_of_a_rank_that_a_restart_cannot_mend_counts_before_those_of_the_others(world: World) -> None:
+    world.add("learner", FAILS, 99, 0, name="learner-1", unit="learner")
+    world.add("learner", FOLLOWS, int(ExitCode.FENCED), name="learner-0", unit="learner")
+    world.add("rollout", STAYS)
+    supervisor = world.supervisor()
+    assert supervisor.run() == ExitCode.FENCED
+    assert [len(supervisor.pids[name]) for name in ("learner-0", "learner-1")] == [1, 1]
+    assert none_left(supervisor)
+
+
+def test_one_rank_that_ends_a_complete_run_ends_it(world: World) -> None:
+    stays = world.add("learner", STAYS, name="learner-1", unit="learner")
+    world.add("learner", FOLLOWS, 0, stays, name="learner-0", unit="learner")
+    supervisor = world.supervisor()
+    assert supervisor.run() == 0
+    assert stays.read_text() == "stopped"
+
+
+def test_a_unit_decides_once_by_the_exit_that_says_most() -> None:
+    unit = Unit(SupervisorSettings(unit_grace_s=3.0, restart_backoff_s=1.0))
+    unit.ended(Exit(name="b", code=1, lived_s=5.0), now_s=10.0)
+    unit.ended(Exit(name="a", code=-9, lived_s=5.0), now_s=12.0)
+    assert (unit.kill_at_s, len(unit.exits)) == (13.0, 2)
+    assert unit.decide() == (Exit(name="b", code=1, lived_s=5.0), Restart(after_s=1.0))
+    assert (unit.kill_at_s, unit.exits) == (None, [])
+    unit.ended(Exit(name="a", code=1, lived_s=5.0), now_s=20.0)
+    unit.ended(Exit(name="b", code=int(ExitCode.DIVERGED), lived_s=5.0), now_s=20.0)
+    why, decision = unit.decide()
+    assert why.name == "b"
+    assert isinstance(decision, GiveUp)
+    assert decision.code == ExitCode.DIVERGED

@@ -11,10 +11,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pipeline.engines.vllm.sealed import is_sealed, plain_arrays, seal
+from pipeline.engines.vllm.sealed import is_sealed, seal
 from pipeline.engines.vllm.tracing import Placed, TraceError, trace
-from pipeline.engines.vllm.verifying import Loaded, VerifyError, verify
-from schemas.errors import EngineError
+from pipeline.engines.vllm.verifying import Loaded, VerifyError, prints_of, verify
 
 PACKED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 PUBLISHED = [f"l.{part}_proj.weight" for part in ("q", "k", "v", "o")] + ["embed.weight"]
@@ -51,16 +50,6 @@ def test_an_ordinary_file_is_not_sealed() -> None:
     fd = os.memfd_create("open", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     assert not is_sealed(fd)
     os.close(fd)
-
-
-def test_only_tensors_are_sealed() -> None:
-    with pytest.raises(EngineError, match="a is a _Other"):
-        plain_arrays({"a": _Other()})
-
-
-class _Other:
-    shape = (1,)
-    dtype = "float32"
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["declared", "by vLLM's mapper"])
@@ -101,11 +90,14 @@ def product_of(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: x @ weight.T
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["computed here", "computed before"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_repacked_matrix_is_checked_by_its_products(dtype: torch.dtype) -> None:
+def test_a_repacked_matrix_is_checked_by_its_products(dtype: torch.dtype, known: bool) -> None:
     published = (torch.randn(96, 64) * 0.1).to(dtype)
+    parts = [published[:32], published[32:33], published[33:]]
+    prints = [prints_of(part) for part in parts] if known else None
     gone = torch.empty(0)
-    verify(Loaded(name="w", parameter=gone, product=product_of(published)), published)
+    verify(Loaded(name="w", parameter=gone, product=product_of(published)), parts, prints=prints)
     one_off = published.clone()
     one_off[17, 3] += 0.5
     stale = (torch.randn(96, 64) * 0.1).to(dtype)
@@ -113,23 +105,38 @@ def test_a_repacked_matrix_is_checked_by_its_products(dtype: torch.dtype) -> Non
     swapped[:32], swapped[32:64] = published[32:64].clone(), published[:32].clone()
     for wrong in (one_off, stale, swapped, torch.full_like(published, float("nan"))):
         with pytest.raises(VerifyError, match="kernel computes"):
-            verify(Loaded(name="w", parameter=gone, product=product_of(wrong)), published)
+            verify(Loaded(name="w", parameter=gone, product=product_of(wrong)), parts, prints=prints)
+
+
+def test_rounding_of_large_matrices_is_no_difference() -> None:
+    """A kernel that adds up in another order, over a width at which float32 shows it."""
+    published = torch.randn(64, 16_384)
+    kernel = product_of(published.double())
+    verify(Loaded(name="w", parameter=torch.empty(0), product=lambda x: kernel(x.double()).float()), [published])
+
+
+def test_prints_do_not_depend_on_how_a_matrix_is_cut() -> None:
+    matrix = torch.randn(9000, 8)
+    assert torch.equal(prints_of(matrix), torch.cat([prints_of(matrix[:4096]), prints_of(matrix[4096:])], dim=1))
 
 
 def test_a_stored_parameter_is_compared_value_by_value() -> None:
     published = torch.randn(5, 4)
     padded = torch.cat([published, torch.zeros(3, 4)])
-    verify(Loaded(name="w", parameter=padded, product=None), published)
+    verify(Loaded(name="w", parameter=padded, product=None), [published])
+    verify(Loaded(name="w", parameter=padded, product=None), [published[:2], published[2:]])
     off = published.clone()
     off[4, 3] = torch.nextafter(off[4, 3], torch.tensor(9.0))
     for wrong in (off, published[:4], published[:, :3]):
         with pytest.raises(VerifyError):
-            verify(Loaded(name="w", parameter=wrong, product=None), published)
+            verify(Loaded(name="w", parameter=wrong, product=None), [published])
+        with pytest.raises(VerifyError):
+            verify(Loaded(name="w", parameter=wrong, product=None), [published[:1], published[1:]])
     # stored right, and a stale repacked copy beside it: a tied output layer
     with pytest.raises(VerifyError, match="kernel"):
-        verify(Loaded(name="w", parameter=published, product=product_of(torch.randn(5, 4))), published)
+        verify(Loaded(name="w", parameter=published, product=product_of(torch.randn(5, 4))), [published])
 
 
 def test_what_cannot_be_compared_is_not_taken_for_right() -> None:
     with pytest.raises(VerifyError, match="cannot be compared"):
-        verify(Loaded(name="w", parameter=torch.empty(0), product=None), torch.randn(3, 3))
+        verify(Loaded(name="w", parameter=torch.empty(0), product=None), [torch.randn(3, 3)])

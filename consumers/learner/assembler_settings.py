@@ -1,0 +1,53 @@
+"""How groups are put together: what the assembler is told once.
+
+Role: the run's settings, the rewards' weights and the model's limits, in the form the assembler wants them.
+Data in and out: plain frozen values.
+Failure: `ValueError` when no reward has a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from consumers.learner.groups import RewardRule
+from consumers.learner.staleness import StalenessRule
+from pipeline.settings import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssemblerSettings:
+    """How groups are put together."""
+
+    rewards: RewardRule
+    staleness: StalenessRule
+    min_group_members: int | None  # fewest valid members to be trained; None: all
+    deadline_s: float  # engine-ready time after which an open group is closed
+    buffer_bytes: int  # encoded bytes of unclosed groups above which `over_limit` holds
+    vocab_size: int | None = None  # of the model; None: token ids have no upper limit
+    context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
+
+    @classmethod
+    def of_run(
+        cls,
+        run: RunSettings,
+        *,
+        weights: Mapping[str, float],
+        buffer_bytes: int,
+        vocab_size: int | None = None,
+        context_tokens: int | None = None,
+    ) -> AssemblerSettings:
+        """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
+
+        Raises:
+            ValueError: no reward has a weight.
+        """
+        return cls(
+            rewards=RewardRule({name: weight for name, weight in weights.items() if weight != 0}),
+            staleness=StalenessRule(max_age=run.max_staleness, on_stale=run.on_stale),
+            min_group_members=run.min_group_members,
+            deadline_s=run.group_deadline_s,
+            buffer_bytes=buffer_bytes,
+            vocab_size=vocab_size,
+            context_tokens=context_tokens,
+        )

@@ -1,0 +1,70 @@
+"""What a learner rank is made from, and the parts that every rank makes the same way.
+
+Role: settings in, live parts out.
+Data in: the run's settings. Data out: a trainer, an assembler.
+Failure: `EngineError` when the model directory cannot be loaded; `ValueError` when no reward has a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from consumers.learner.assembler import Assembler
+from consumers.learner.assembler_settings import AssemblerSettings
+from consumers.learner.settings import LearnerSettings
+from consumers.learner.trainer import Trainer
+from pipeline.history import ClosedSet, Lineages
+from pipeline.redis_client import RedisClient
+from pipeline.settings import ModelSettings, WeightsSettings
+from pipeline.stage import StageContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSetup:
+    """What the learner is made from."""
+
+    settings: LearnerSettings
+    model: ModelSettings
+    weights: WeightsSettings
+    rewards: Mapping[str, float]  # weight of every required reward
+    lease_s: float
+    redis: RedisClient | None = None
+
+
+def make_trainer(context: StageContext, setup: LearnerSetup, *, rank: int = 0) -> Trainer:
+    """Model and optimizer of a rank; on a host with GPUs every rank has one of its own.
+
+    Raises:
+        EngineError: the model directory cannot be loaded.
+    """
+    return Trainer(setup.settings, _own_device(setup.model, setup.settings, rank=rank), seed=context.run.seed)
+
+
+def make_assembler(
+    context: StageContext,
+    setup: LearnerSetup,
+    *,
+    trainer: Trainer,
+    lineages: Lineages,
+    closed: ClosedSet,
+    step: int,
+) -> Assembler:
+    """The join, at the step that was restored."""
+    settings = AssemblerSettings.of_run(
+        context.run,
+        weights=setup.rewards,
+        buffer_bytes=setup.settings.buffer_bytes,
+        vocab_size=trainer.vocab_size,
+        context_tokens=trainer.context_tokens,
+    )
+    return Assembler(settings, clock=context.clock, lineages=lineages, closed=closed, step=step)
+
+
+def _own_device(model: ModelSettings, settings: LearnerSettings, *, rank: int) -> ModelSettings:
+    """`cuda` means a GPU of the rank's own when there are several ranks."""
+    if settings.ranks == 1 or model.device != "cuda":
+        return model
+    return model.model_copy(update={"device": f"cuda:{rank % max(1, torch.cuda.device_count())}"})

@@ -1,0 +1,240 @@
+"""Runs a plug-in in processes that are killed when a call takes too long, and replaced.
+
+Role: the pool for code that is not ours. A sync plug-in scores one job at a time in each process, an async one many.
+Data in and out: jobs in; `Finished` out, in any order.
+Invariants: a job that is not taken back comes out exactly once, after its time limit at the latest; a killed process
+is replaced at once, so the pool keeps its size, and jobs that merely waited in it go to another one. Of an async
+plug-in that blocks its loop nobody knows which job did it: those that were in it are tried again, each in a process of
+its own. Jobs go ahead to a process only as far as keeps it busy between two turns of the polling thread.
+Failure: `PluginError`, `SettingsError` from `start` and `finished` when the plug-in cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from consumers.rewards import verdict, wire
+from consumers.rewards.call import Answer
+from consumers.rewards.pool import Finished, Job
+from consumers.rewards.scorer_process import ScorerProcess
+from consumers.rewards.settings import RewardSettings
+from consumers.rewards.verdict import Trouble
+from schemas.errors import PluginError, SettingsError
+
+_AHEAD_MS = 20.0  # work that a process has in its pipe
+_MOST_AHEAD = 64
+_GROW_AFTER_S = 0.1  # of jobs waiting: then one more process is worth its start
+_MOST_FAILED_STARTS = 3  # in a row
+_GRACE_S = 0.5  # for an orderly end
+_LOOP_GRACE_S = 1.0  # an event loop ends its calls itself; one that does not is blocked
+_POLL_S = 0.05  # between two looks at the time limits
+
+
+class ProcessPool:
+    """See the module. `start` first; all methods are for one thread.
+
+    Args:
+        on_lost: told of a process that was killed or died: why, and the jobs that it had begun.
+    """
+
+    def __init__(self, settings: RewardSettings, *, on_lost: Callable[[str, list[Job]], None]) -> None:
+        self._settings = settings
+        self._on_lost = on_lost
+        self._begin = wire.Begin(settings=settings, python_path=os.environ.get("PYTHONPATH"))
+        self._processes: list[ScorerProcess] = []
+        self._backlog: deque[Job] = deque()
+        self._backlog_since_s: float | None = None
+        self._num_inside = 0
+        self._num_jobs = 0  # ever; numbers them
+        self._num_failed_starts = 0
+        self._mean_ms = 0.0  # of a call
+        self._ready: wire.Ready | None = None
+
+    @property
+    def ready(self) -> wire.Ready | None:
+        """What the plug-in is; None before it was loaded."""
+        return self._ready
+
+    @property
+    def num_processes(self) -> int:
+        """Processes there are."""
+        return len(self._processes)
+
+    def start(self, *, is_stopped: Callable[[], bool]) -> None:
+        """Load the plug-in in a first process; returns without when told to stop.
+
+        Raises:
+            PluginError, SettingsError: it cannot be loaded, or not within `load_timeout_s`.
+        """
+        self._hire()
+        while self._ready is None and not is_stopped():
+            self.finished(wait_s=_POLL_S)
+
+    def room(self) -> int:
+        return self._settings.num_workers * self._width() - self._num_inside
+
+    def submit(self, job: Job) -> None:
+        self._num_inside += 1
+        self._backlog.append(job)
+        self._feed()
+
+    def take_back(self) -> list[Job]:
+        jobs = list(self._backlog)
+        self._backlog.clear()
+        self._num_inside -= len(jobs)
+        return jobs
+
+    def finished(self, *, wait_s: float = 0.0) -> list[Finished]:
+        ended: list[Finished] = []
+        until_s = time.monotonic() + wait_s
+        while True:
+            left_s = 0.0 if ended else max(0.0, until_s - time.monotonic())
+            ended += self._exchange(min(left_s, _POLL_S))
+            ended += self._end_late()  # after what they said was read: this thread may have been busy for long
+            self._hire()
+            self._feed()
+            if ended or time.monotonic() >= until_s:
+                self._num_inside -= len(ended)
+                return ended
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.end(grace_s=0.0 if process.jobs or process.ready is None else _GRACE_S)
+        self._processes.clear()
+
+    def _width(self) -> int:
+        """Jobs a process has at most."""
+        if self._ready is not None and self._ready.is_async:
+            return math.ceil(self._settings.max_in_flight / self._settings.num_workers)
+        return max(1, min(_MOST_AHEAD, math.ceil(_AHEAD_MS / max(self._mean_ms, 0.001))))
+
+    def _feed(self) -> None:
+        """Give waiting jobs to the processes that have room."""
+        while self._backlog:
+            process = self._free_process(self._backlog[0])
+            if process is None:
+                break
+            job = self._backlog.popleft()
+            self._num_jobs += 1
+            process.is_exclusive = self._must_be_alone(job)
+            process.send(self._num_jobs % 2**32, job)
+        if not self._backlog:
+            self._backlog_since_s = None
+        elif self._backlog_since_s is None:
+            self._backlog_since_s = time.monotonic()
+
+    def _free_process(self, job: Job) -> ScorerProcess | None:
+        free = [one for one in self._processes if one.ready is not None and not one.is_exclusive and not one.ended]
+        best = min(free, key=lambda one: len(one.jobs), default=None)
+        if best is None or len(best.jobs) >= (1 if self._must_be_alone(job) else self._width()):
+            return None
+        return best
+
+    def _must_be_alone(self, job: Job) -> bool:
+        is_async = self._ready is not None and self._ready.is_async
+        return is_async and any(item.alone for item in job.items)
+
+    def _hire(self) -> None:
+        """Start the first process, and one more when jobs wait though all others are at work."""
+        if not self._processes:
+            self._processes.append(ScorerProcess(self._begin))
+            return
+        since_s = self._backlog_since_s
+        waited = since_s is not None and time.monotonic() - since_s >= _GROW_AFTER_S
+        starting = any(process.ready is None for process in self._processes)
+        if waited and not starting and len(self._processes) < self._settings.num_workers:
+            self._processes.append(ScorerProcess(self._begin))
+
+    def _exchange(self, wait_s: float) -> list[Finished]:
+        """Write and read what is possible, waiting at most so long for something."""
+        poll = select.poll()
+        by_fd: dict[int, ScorerProcess] = {}
+        for process in self._processes:
+            poll.register(process.said_fd, select.POLLIN)
+            by_fd[process.said_fd] = process
+            if process.has_to_write:
+                poll.register(process.jobs_fd, select.POLLOUT)
+                by_fd[process.jobs_fd] = process
+        ended: list[Finished] = []
+        for fd, _ in poll.poll(wait_s * 1000):
+            process = by_fd[fd]
+            if fd == process.jobs_fd:
+                process.write()
+            else:
+                ended += self._hear(process)
+        return ended
+
+    def _hear(self, process: ScorerProcess) -> Iterator[Finished]:
+        for said in process.read():
+            if isinstance(said, wire.Ready):
+                process.ready = self._ready = said
+                self._num_failed_starts = 0
+            elif isinstance(said, wire.Refused):
+                kind = SettingsError if said.kind == "settings" else PluginError
+                raise kind(said.message, hint=said.hint)
+            else:
+                yield from self._replied(process, said)
+        if process.ended:
+            yield from self._died(process)
+
+    def _replied(self, process: ScorerProcess, reply: wire.Reply) -> Iterator[Finished]:
+        job = process.answered(reply.number)
+        verdicts, trouble = reply.answer.verdicts, reply.answer.trouble
+        if job is None or (trouble is None and len(verdicts) != len(job.items)):
+            process.ended = f"it answered job {reply.number} with {len(verdicts)} verdicts"
+            if job is not None:
+                yield Finished(job=job, answer=Answer(trouble=verdict.process_died(process.ended)))
+            return
+        self._mean_ms += (reply.answer.duration_ms - self._mean_ms) / 16
+        yield Finished(job=job, answer=reply.answer)
+
+    def _died(self, process: ScorerProcess) -> Iterator[Finished]:
+        if process.ready is None:
+            self._num_failed_starts += 1
+            if self._num_failed_starts >= _MOST_FAILED_STARTS:
+                raise PluginError(
+                    f"the plug-in {self._settings.plugin!r} could not be loaded {self._num_failed_starts} times in a "
+                    f"row: {process.ended}",
+                    hint="what it printed is in the log of this stage",
+                )
+        begun = list(process.jobs) if process.ready is not None and process.ready.is_async else list(process.jobs)[:1]
+        yield from self._lose(process, begun, trouble=verdict.process_died(process.ended))
+
+    def _end_late(self) -> list[Finished]:
+        """Kill the processes in which a call, or the load of the plug-in, takes too long."""
+        ended: list[Finished] = []
+        for process in list(self._processes):
+            if process.ready is None:
+                if time.monotonic() - process.began_s > self._settings.load_timeout_s:
+                    raise PluginError(
+                        f"the plug-in {self._settings.plugin!r} was not loaded within "
+                        f"{self._settings.load_timeout_s:g} s",
+                        hint="raise rewards.NAME.load_timeout_s if it needs longer",
+                    )
+                continue
+            limit_s = self._settings.timeout_s + (_LOOP_GRACE_S if process.ready.is_async else 0.0)
+            late = process.overdue(limit_s=limit_s)
+            if late:
+                ended += self._lose(process, late, trouble=verdict.no_answer(self._settings.timeout_s))
+        return ended
+
+    def _lose(self, process: ScorerProcess, guilty: list[int], *, trouble: Trouble) -> Iterator[Finished]:
+        """A process is at its end: its jobs end with it (`guilty`) or go to another one; a new one takes its place."""
+        self._processes.remove(process)
+        process.end()
+        lost = [process.jobs.pop(number).job for number in guilty]
+        rest = [sent.job for sent in process.jobs.values()]
+        is_async = process.ready is not None and process.ready.is_async
+        for item in (item for job in (*lost, *rest) for item in job.items):
+            item.alone = item.alone or is_async
+        self._backlog.extendleft(reversed(rest))
+        if process.ready is not None:
+            self._on_lost(trouble.said, lost)
+            self._processes.append(ScorerProcess(self._begin))
+        for job in lost:
+            yield Finished(job=job, answer=Answer(trouble=trouble))

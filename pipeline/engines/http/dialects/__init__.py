@@ -1,0 +1,1 @@
+"""What each kind of server is asked and how its answers are read."""

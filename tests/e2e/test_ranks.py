@@ -1,0 +1,127 @@
+"""Whole runs with a learner of several ranks: undisturbed, killed, frozen, resumed with another number of ranks."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ops.services.model import ServicesInfo
+from schemas.reasons import Result
+from tests.e2e.processes import Process, child_with, signal_pid
+from tests.e2e.support import Run, Value, Watch, check_books, small_run
+from topics.catalog import EVENTS, LEDGER, WEIGHTS
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+TWO: dict[str, Value] = {"learner.ranks": 2, "learner.compare_every_steps": 2, "weights.keep_versions": 100}
+
+
+def rank_pid(supervisor: Process, rank: int) -> int:
+    return child_with(supervisor, " run learner ", f"--slot {rank}")
+
+
+def starts(run: Run) -> dict[str, int]:
+    pids = json.loads((run.run_folder / "processes.json").read_text())
+    return {name: len(started) for name, started in pids.items() if name.startswith("learner")}
+
+
+def until_lineage(watch: Watch, lineage: int) -> None:
+    watch.until(
+        lambda: any(each.version.lineage == lineage for each in watch.manifests), what=f"lineage {lineage}", limit_s=150
+    )
+
+
+def until_step_or_end(watch: Watch, step: int, *, process: Process) -> None:
+    """Until a step is done; fails with its output when the run ended before."""
+    watch.until(lambda: watch.step_of() >= step or process.popen.poll() is not None, what=f"step {step}", limit_s=150)
+    assert process.popen.poll() is None, process.output()
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_train_every_id_once(services: ServicesInfo, run_name: str, tmp_path: Path, model: Path) -> None:
+    changes: dict[str, Value] = {**TWO, "run.max_steps": 20, "rollout.replicas": 2}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        assert run.up().wait(240) == 0, run.outputs()
+        seen = check_books(run)
+        trained = [each for each in seen.outcomes if each.result == Result.TRAINED]
+        assert len(trained) == 20 * 4
+        assert starts(run) == {"learner-0": 1, "learner-1": 1}
+        heard = {event.instance.partition("-")[0] for event in seen.events("learner", kind="heartbeat")}
+        assert heard == {"learner.0", "learner.1"}
+        assert {event.instance.partition("-")[0] for event in seen.events("learner", name="step")} == {"learner.0"}
+
+
+@pytest.mark.timeout(600)
+def test_kill_9_of_either_rank_begins_a_new_lineage_of_both(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    changes: dict[str, Value] = {**TWO, "run.max_steps": 20}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        process = run.up()
+        watch = run.watch(EVENTS, LEDGER, WEIGHTS)
+        until_step_or_end(watch, 4, process=process)
+        signal_pid(rank_pid(process, 1), signal.SIGKILL)
+        until_lineage(watch, 2)
+        until_step_or_end(watch, 10, process=process)
+        signal_pid(rank_pid(process, 0), signal.SIGKILL)
+        until_lineage(watch, 3)
+        assert process.wait(240) == 0, run.outputs()
+        watch.close()
+        seen = check_books(run)
+        assert seen.ledger.lineages.current == 3
+        assert starts(run) == {"learner-0": 3, "learner-1": 3}
+        said = (run.run_folder / "logs" / "learner-0.log").read_text()
+        assert "learner rank 1 is missing: learner.1-" in said
+        assert "learner rank 0 is missing: learner.0-" in (run.run_folder / "logs" / "learner-1.log").read_text()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_stands_still_is_found_and_the_run_goes_on(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path, rank: int
+) -> None:
+    changes: dict[str, Value] = {
+        **TWO,
+        "run.max_steps": 12,
+        "learner.collective_limit_s": 10.0,
+        "supervisor.unit_grace_s": 5.0,
+    }
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        process = run.up()
+        watch = run.watch(EVENTS, LEDGER, WEIGHTS)
+        until_step_or_end(watch, 4, process=process)
+        signal_pid(rank_pid(process, rank), signal.SIGSTOP)
+        until_lineage(watch, 2)
+        assert process.wait(240) == 0, run.outputs()
+        watch.close()
+        check_books(run)
+        both = starts(run)
+        assert both["learner-0"] == both["learner-1"] >= 2, both
+        said = (run.run_folder / "logs" / f"learner-{1 - rank}.log").read_text()
+        assert f"learner rank {rank} is missing: learner.{rank}-" in said
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_then_one_then_four(services: ServicesInfo, run_name: str, tmp_path: Path, model: Path) -> None:
+    changes: dict[str, Value] = {**TWO, "run.max_steps": 18}
+    with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
+        for number, goal in ((2, 5), (1, 10)):
+            run.settings["learner.ranks"] = number
+            process = run.up()
+            watch = run.watch(EVENTS)
+            watch.until_step(goal)
+            watch.close()
+            process.send(signal.SIGTERM)
+            assert process.wait(60) == 0, run.outputs()
+            check_books(run, sealed=False)
+        run.settings["learner.ranks"] = 4
+        assert run.up().wait(240) == 0, run.outputs()
+        seen = check_books(run)
+        alive = [each for each in seen.outcomes if seen.ledger.lineages.survives(each.lineage, each.step)]
+        steps = Counter(each.step for each in alive if each.result == Result.TRAINED)
+        assert steps == dict.fromkeys(range(1, 19), 4)
+        assert starts(run) == {f"learner-{rank}": 1 for rank in range(4)}
+        assert not [event for event in seen.events("learner", name="restored") if event.gauges["step"] < 5]

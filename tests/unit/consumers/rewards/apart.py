@@ -1,0 +1,94 @@
+"""Scorers that misbehave in ways only a process of their own can stand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from consumers.rewards.api import Sample
+
+
+def loops_on_1_in_100(sample: Sample) -> float:
+    """Never returns for some, whatever it is sent."""
+    if sample.group % 100 == 7:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            pass
+    return float(sample.group)
+
+
+def pid(sample: Sample) -> float:
+    return float(os.getpid())
+
+
+def dies_on_3(sample: Sample) -> float:
+    if sample.group == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return 1.0
+
+
+def starts_a_child(sample: Sample) -> float:
+    """Leaves a process behind and hangs on it."""
+    child = subprocess.Popen(["sleep", "600"])
+    sys.stderr.write(f"child {child.pid}\n")
+    sys.stderr.flush()
+    return float(child.wait())
+
+
+def prints(sample: Sample) -> float:
+    print("a word from the scorer")  # must not get into what the process says
+    return 1.0
+
+
+def alarms(sample: Sample) -> float:
+    """A timer as scorers have it: on the main thread it is allowed."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    return 1.0
+
+
+def path(sample: Sample) -> float:
+    return float(os.environ.get("PYTHONPATH") == sample.completion_text)
+
+
+class Batched:
+    """Hangs for the whole batch that holds group 13."""
+
+    def score_batch(self, samples: Sequence[Sample]) -> list[float]:
+        while any(sample.group == 13 for sample in samples):
+            time.sleep(60)
+        return [float(len(samples))] * len(samples)
+
+
+async def waits_on_2(sample: Sample) -> float:
+    await asyncio.sleep(600 if sample.group == 2 else 0.001)
+    return 1.0
+
+
+async def blocks_on_2(sample: Sample) -> float:
+    """Blocks the event loop, and with it all others."""
+    await asyncio.sleep(0.001)
+    if sample.group == 2:
+        time.sleep(600)
+    return 1.0
+
+
+class Unloadable:
+    def __init__(self) -> None:
+        os._exit(9)
+
+    def score(self, sample: Sample) -> float:
+        return 0.0
+
+
+class SlowToLoad:
+    def __init__(self) -> None:
+        time.sleep(600)
+
+    def score(self, sample: Sample) -> float:
+        return 0.0

@@ -1,0 +1,240 @@
+"""A plug-in in processes of its own: killed when it hangs or dies, replaced, and nobody else waits for it (case 21)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from consumers.rewards.opening import open_plugin, runs_here
+from consumers.rewards.process_pool import ProcessPool
+from consumers.rewards.settings import RewardSettings
+from consumers.rewards.stage import RewardStage
+from schemas.errors import PluginError, SettingsError
+from schemas.records import Reward
+from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
+from topics.catalog import REWARDS
+from topics.clock import Deadline
+
+APART = "tests.unit.consumers.rewards.apart"
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    for stage in rig.started:
+        stage.stop(deadline=Deadline.after(5))
+
+
+def score(rig: Rig, number: int, stage: RewardStage) -> dict[int, Reward]:
+    """All rewards, once everything is scored and committed."""
+    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) >= number and rig.lag() == 0)
+    rewards = rewards_of(rig.log, REWARDS)
+    assert len(rewards) == number
+    return {one.group: one for one in rewards}
+
+
+def pool_of(stage: RewardStage) -> ProcessPool:
+    assert stage._scoring is not None
+    pool = stage._scoring._pool
+    assert isinstance(pool, ProcessPool)
+    return pool
+
+
+def children(*words: str) -> set[int]:
+    """Living children of this process whose command line holds the words."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if line and all(word in line for word in words):
+                found.add(int(pid))
+    return found
+
+
+def ended(pid: int) -> bool:
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+def until(done: Callable[[], bool], *, what: str) -> None:
+    deadline = Deadline.after(10)
+    while not done():
+        deadline.check(what)
+        time.sleep(0.01)
+
+
+def test_calls_that_never_return_are_ended_and_the_rest_is_as_fast_as_before(rig: Rig) -> None:
+    """Case 21: ten of a thousand loop for ever and ignore signals; four processes."""
+    limit_s, clean_s, start_s = 0.3, *clean_run()
+    write_samples(rig.log, (sample(group) for group in range(1000)))
+    began_s = time.monotonic()
+    stage = rig.stage(plugin=f"{APART}:loops_on_1_in_100", isolation="auto", timeout_s=limit_s, timeout_retries=0)
+    rewards = score(rig, 1000, stage)
+    took_s = time.monotonic() - began_s
+    lost = {group: one.failure for group, one in rewards.items() if one.failure is not None}
+    assert set(lost) == {100 * number + 7 for number in range(10)}
+    assert set(lost.values()) == {"timeout: no value within 0.3 s"}
+    assert all(one.value == group for group, one in rewards.items() if one.failure is None)
+    assert len(rig.events("scorer_lost")) == 10
+    assert stage._context.metrics.snapshot()["scorers_lost{reason=timeout}"] == 10
+    assert 1 <= pool_of(stage).num_processes <= 4
+    # What hangs costs its own limit and a new process; nobody else waits for more than that.
+    assert took_s < 3 * clean_s + 10 * (limit_s + 2 * start_s), f"{took_s:.1f} s, {clean_s:.1f} s without"
+    stage.stop(deadline=Deadline.after(5))
+    rig.started.clear()
+    assert children("consumers.rewards.worker") == set(), "processes were left behind"
+
+
+def clean_run() -> tuple[float, float]:
+    """How long the same takes when nothing hangs, and how long a process takes to start."""
+    rig = Rig()
+    write_samples(rig.log, (sample(group) for group in range(1000)))
+    began_s = time.monotonic()
+    stage = rig.stage(plugin=f"{APART}:pid", isolation="process")
+    start_s = time.monotonic() - began_s
+    score(rig, 1000, stage)
+    stage.stop(deadline=Deadline.after(5))
+    return time.monotonic() - began_s, start_s
+
+
+def test_a_scorer_that_dies_is_a_failure_of_its_sample_only(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(20)))
+    stage = rig.stage(plugin=f"{APART}:dies_on_3", isolation="process", num_workers=1, retry_backoff_s=0.01)
+    rewards = score(rig, 20, stage)
+    failures = {group: one.failure for group, one in rewards.items() if one.failure is not None}
+    assert failures == {3: "died: the process was ended by SIGSEGV (after 1 retries)"}
+    (first, second) = rig.events("scorer_lost")
+    assert first.details == {
+        "reward": "math",
+        "why": "died: the process was ended by SIGSEGV",
+        "topic": "samples",
+        "partition": "1",
+    }
+    assert second.gauges["group"] == 3
+
+
+def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+    write_samples(rig.log, [sample(0)])
+    stage = rig.stage(plugin=f"{APART}:starts_a_child", isolation="process", timeout_s=0.5, timeout_retries=0)
+    rewards = score(rig, 1, stage)
+    assert (rewards[0].failure or "").startswith("timeout")
+    child = int(capfd.readouterr().err.split("child ")[1].split()[0])
+    until(lambda: ended(child), what=f"process {child} to end")
+
+
+def test_of_a_batch_that_hangs_only_the_guilty_sample_fails(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(20)))
+    stage = rig.stage(plugin=f"{APART}:Batched", isolation="process", timeout_s=0.3, timeout_retries=0, num_workers=2)
+    rewards = score(rig, 20, stage)
+    assert [group for group, one in rewards.items() if one.failure is not None] == [13]
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_an_async_call_is_cancelled_at_its_limit(rig: Rig, isolation: str) -> None:
+    write_samples(rig.log, (sample(group) for group in range(20)))
+    stage = rig.stage(plugin=f"{APART}:waits_on_2", isolation=isolation, timeout_s=0.3, timeout_retries=0)
+    rewards = score(rig, 20, stage)
+    failures = {group: one.failure for group, one in rewards.items() if one.failure is not None}
+    assert failures == {2: "timeout: no value within 0.3 s"}
+    assert rig.events("scorer_lost") == [], "nothing had to be killed"
+
+
+def test_an_async_plugin_that_blocks_its_loop_fails_the_guilty_sample_only(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(12)))
+    stage = rig.stage(
+        plugin=f"{APART}:blocks_on_2", isolation="process", timeout_s=0.2, timeout_retries=1, num_workers=2
+    )
+    rewards = score(rig, 12, stage)
+    failures = {group: one.failure for group, one in rewards.items() if one.failure is not None}
+    assert failures == {2: "timeout: no value within 0.2 s (after 1 retries)"}
+
+
+def test_a_scorer_may_print_use_signals_and_find_its_environment(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "given")
+    for number, name in enumerate(("prints", "alarms", "path")):
+        rig.log.admin().delete_topics()
+        rig.log.admin().ensure_topics()
+        write_samples(rig.log, [sample(0, completion_text="given")])
+        stage = rig.stage(f"math{number}", plugin=f"{APART}:{name}", isolation="process")
+        turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) == 1)
+        assert [one.value for one in rewards_of(rig.log, REWARDS)] == [1.0]
+        stage.stop(deadline=Deadline.after(5))
+    rig.started.clear()
+    assert "a word from the scorer" in capfd.readouterr().out
+
+
+def test_built_in_plugins_run_here_and_others_apart() -> None:
+    assert runs_here(RewardSettings(plugin="exact_match"))
+    assert not runs_here(RewardSettings(plugin=f"{HERE}:length"))
+    assert runs_here(RewardSettings(plugin=f"{HERE}:length", isolation="thread"))
+    assert not runs_here(RewardSettings(plugin="exact_match", isolation="process"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "said"),
+    [
+        ({"plugin": f"{HERE}:nothing"}, PluginError, "no attribute 'nothing'"),
+        ({"plugin": f"{HERE}:length", "options": {"fctor": 2.0}}, SettingsError, "do not fit plug-in"),
+        ({"plugin": f"{APART}:Unloadable"}, PluginError, "could not be loaded 3 times in a row: .* ended with code 9"),
+        ({"plugin": f"{APART}:SlowToLoad", "load_timeout_s": 1.0}, PluginError, "was not loaded within 1 s"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_named(settings: dict[str, object], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        open_plugin(RewardSettings.model_validate(settings))
+    assert children("consumers.rewards.worker") == set()
+
+
+def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
+    began_s = time.monotonic()
+    asked: list[bool] = []
+
+    def is_stopped() -> bool:
+        asked.append(True)
+        return len(asked) > 3
+
+    assert open_plugin(RewardSettings(plugin=f"{APART}:SlowToLoad"), is_stopped=is_stopped) is None
+    assert time.monotonic() - began_s < 5
+    assert children("consumers.rewards.worker") == set()
+
+
+def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
+    """`kill -9` of the consumer while its scorer loops."""
+    script = tmp_path / "consumer.py"
+    script.write_text(
+        "import sys, time\n"
+        "from consumers.rewards.opening import open_plugin\n"
+        "from consumers.rewards.pool import Job, Taken\n"
+        "from consumers.rewards.settings import RewardSettings\n"
+        "from tests.unit.consumers.rewards.helpers import sample\n"
+        "from topics.log import Envelope\n"
+        f"opened = open_plugin(RewardSettings(plugin='{APART}:loops_on_1_in_100'))\n"
+        "at = Envelope(topic='samples', partition=0, offset=0, key=None, record=None,"
+        " headers={}, unix_ms=0, num_bytes=1)\n"
+        "opened.pool.submit(Job(items=(Taken(envelope=at, sample=sample(7)),)))\n"
+        "opened.pool.finished(wait_s=0.5)\n"
+        "print(opened.pool._processes[0]._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"}
+    consumer = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment)
+    assert consumer.stdout is not None
+    pid = int(consumer.stdout.readline())
+    assert not ended(pid)
+    consumer.kill()
+    consumer.wait(10)
+    consumer.stdout.close()
+    until(lambda: ended(pid), what="the scorer to end")

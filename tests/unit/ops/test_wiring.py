@@ -1,0 +1,49 @@
+"""Which processes a run consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.run_stage import StageRequest, context_of
+from ops.wiring import StageChoice, build_stage, programs
+from schemas.errors import SettingsError
+from tests.unit.ops.test_run_checks import run_file
+from topics.memory import MemoryLog
+
+
+def test_a_learner_of_one_rank_is_one_process(tmp_path: Path) -> None:
+    made = [program for program in programs(run_file(tmp_path), settings_file=tmp_path) if program.stage == "learner"]
+    assert [(program.name, program.unit, "--slot" in program.arguments) for program in made] == [("learner", "", False)]
+
+
+def test_several_ranks_are_processes_of_one_unit(tmp_path: Path) -> None:
+    made = programs(run_file(tmp_path, "learner.ranks=3"), settings_file=tmp_path)
+    ranks = [program for program in made if program.stage == "learner"]
+    assert [program.name for program in ranks] == ["learner-0", "learner-1", "learner-2"]
+    assert [program.arguments[-2:] for program in ranks] == [("--slot", str(rank)) for rank in range(3)]
+    assert {program.unit for program in ranks} == {"learner"}
+    assert len({program.log_file for program in made}) == len(made)
+
+
+def test_a_rank_there_is_not_is_refused(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "learner.ranks=2", 'redis.url="none"')
+    log = MemoryLog(run=settings.run.name, data_partitions=settings.run.partitions)
+    request = StageRequest(stage="learner", slot=2, reward=None, plugin=None, shadow=False)
+    context = context_of(log, settings, request=request)
+    with pytest.raises(SettingsError, match=r"--slot 2 is no learner rank: learner\.ranks = 2, so they are 0 to 1"):
+        build_stage(StageChoice(stage="learner", slot=2), settings, context=context)
+
+
+def test_a_rank_is_told_apart_by_its_name_and_by_a_label(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "learner.ranks=2")
+    log = MemoryLog(run=settings.run.name, data_partitions=settings.run.partitions)
+    request = StageRequest(stage="learner", slot=1, reward=None, plugin=None, shadow=False)
+    context = context_of(log, settings, request=request)
+    assert context.instance.startswith("learner.1-")
+    assert context.stage == "learner"
+    context.metrics.gauge("step", 3)
+    labels = [dict(sample.labels) for family in context.metrics.registry.collect() for sample in family.samples]
+    assert [each["rank"] for each in labels] == ["1"]
+    assert context.metrics.snapshot() == {"step": 3.0}, "heartbeats carry it under its plain name"

@@ -1,0 +1,43 @@
+"""Configuration of topics as a broker knows it.
+
+Invariants: a topic that was just created is not known to every broker of a cluster at once, so "unknown" is asked
+again for a while.
+Failure: `LogError` when a broker does not say, or still does not know the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # re-exported implicitly
+
+from topics.clock import Deadline
+from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated
+from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle
+
+_KNOWN_LIMIT_S = 10.0
+_RETRY_S = 0.1
+
+
+def topic_configs(handle: AdminHandle, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Every setting, by full topic name.
+
+    Raises:
+        LogError: the broker does not say, or does not know a topic.
+    """
+    deadline = Deadline.after(_KNOWN_LIMIT_S)
+    while names:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = handle.client().describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            return {
+                resource.name: {key: str(entry.value) for key, entry in future.result().items()}
+                for resource, future in futures.items()
+            }
+        except KafkaException as exception:
+            error = cause_of(exception)
+            if deadline.expired or not (is_unknown_topic(error) or is_transient(error)):
+                raise translated(error, doing="reading the configurations of topics") from exception
+            deadline.clock.wait(_RETRY_S)
+    return {}
