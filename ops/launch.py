@@ -23,11 +23,11 @@ from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import SINGLE_STAGES, STAGES, open_log, open_raw_log, programs
+from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
-from topics.access import ADMIN
+from topics.access import ADMIN, READER, STAGES
 from topics.clock import Deadline, SystemClock
 
 SETTINGS_FILE = "settings.json"
@@ -51,7 +51,8 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
-    log = open_log(run_file, role=ADMIN)
+    # A part that cannot have made the topics needs no right to: it looks at the ledger, and starts its stages.
+    log = open_log(run_file, role=ADMIN if SINGLE_STAGES & set(only) else READER)
     log.connect(deadline=Deadline.after(CONNECT_S))
     _refuse_second(run_file, stages=only)
     log.admin().ensure_topics()  # (3)

@@ -15,7 +15,7 @@
 | rollout   | prompts, ledger, weights, commands | samples                   | a version, prompts | learner, prompts |
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
-| scheduler | events, weights, lag               | commands                  | events             | everyone         |
+| scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
 | peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
 
 Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
@@ -42,7 +42,6 @@ from topics.access import ADMIN, Grant, grants
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
 SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
 
 

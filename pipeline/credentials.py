@@ -17,9 +17,11 @@ from pathlib import Path
 
 from pipeline.redis_client import RedisClient
 from pipeline.settings import KafkaSettings, RedisSettings
+from pipeline.weights.tokens import TOKEN_VARIABLE
 from schemas.errors import SettingsError
 
 MAX_SECRET_BYTES = 4096
+_SECRET_VARIABLES = ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_REDIS_PASSWORD")
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 _log = logging.getLogger(__name__)
 
@@ -73,8 +75,13 @@ def user_of(settings: KafkaSettings, *, role: str) -> str:
 
 def forget_environment() -> None:
     """Take the secrets out of the environment, so that what this process starts from here on does not get them."""
-    for name in ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_REDIS_PASSWORD"):
+    for name in _SECRET_VARIABLES:
         os.environ.pop(name, None)
+
+
+def public_environment() -> dict[str, str]:
+    """The environment without secrets: for code that is not ours, such as scorers."""
+    return {name: value for name, value in os.environ.items() if name not in (*_SECRET_VARIABLES, TOKEN_VARIABLE)}
 
 
 def read_secret(path: Path, *, setting: str) -> str:

@@ -69,6 +69,7 @@ METRICS = (
     _gauge("reward_mean", "Mean reward of the last batch."),
     _gauge("step", "Optimizer steps done in this history."),
     _gauge("loss", "Loss of the last step."),
+    _gauge("logprob_mismatch", "Mean distance of the sampler's and the trainer's log-probabilities, in nats."),
     _gauge("age_mean", "Mean age in versions of the last batch."),
     _gauge("age_max", "Largest age in versions of the last batch."),
     _gauge("ready_groups", "Complete groups waiting for a batch."),

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.learner import checkpoint
+from consumers.learner.alarms import MismatchAlarm
 from consumers.learner.batch import Batch
 from consumers.learner.cloning import Demonstrations
 from consumers.learner.data import DataSide
@@ -85,6 +86,7 @@ class LearnerLoop:
         self._prune_due = False  # a checkpoint was written, and no transaction since
         self._closing: Deadline | None = None
         self._flush_due_s = 0.0
+        self._alarm = MismatchAlarm(limit=parts.settings.mismatch_notice)
         self.finished = False
 
     def turn(self) -> None:
@@ -239,7 +241,7 @@ class LearnerLoop:
         parts.check_holder()
         parts.data.commit_for_lag()
         self._announce()
-        report_step(self._context, pending, staged=staged)
+        report_step(self._context, pending, staged=staged, alarm=self._alarm)
         parts.upstream.reset()
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from consumers.learner.alarms import MismatchAlarm
 from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import LearnerState
 from consumers.learner.outcomes import OutcomeDraft
@@ -29,7 +30,7 @@ class PendingStep:
     state: LearnerState  # what a checkpoint of these weights says, once the step is written
 
 
-def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) -> None:
+def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, alarm: MismatchAlarm) -> None:
     """Say what a step that was written was like."""
     stats, step = pending.stats, pending.batch.step
     trained = [member for draft in pending.drafts for member in draft.members if member.result == Result.TRAINED]
@@ -39,6 +40,7 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) 
         "loss": stats.loss,
         "age_mean": sum(ages) / len(ages),
         "age_max": float(max(ages)),
+        "logprob_mismatch": stats.mismatch_mean,
     }
     for name, value in values.items():
         context.metrics.gauge(name, value)
@@ -51,9 +53,10 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged) 
         grad_norm=stats.grad_norm,
         clipped_share=stats.clipped_share,
         capped_share=stats.capped_share,
-        mismatch_mean=stats.mismatch_mean,
         **values,
     )
+    if alarm.add(stats.mismatch_mean):
+        context.events.notice("logprobs_apart", details=None, step=step, **values)
     report_staged(context, staged)
 
 

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumers.learner.alarms import DropAlarm
 from consumers.learner.groups import OpenGroup
 from consumers.learner.outcomes import OutcomeDraft
 from schemas.reasons import Reason
 
+DROP_NOTICE_SHARE = 0.1
 _REASONS = frozenset(reason.value for reason in Reason)  # a failure text of somebody else's makes no label
 LABELS = {"groups_closed": "result", "members_dropped": "reason"}  # of counted metrics; "topic" for others
 
@@ -41,9 +43,10 @@ class Waiting:
 class Tally:
     """Counts and notices since they were last taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, drop_notice_share: float = DROP_NOTICE_SHARE) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._notices: list[Notice] = []
+        self._alarm = DropAlarm(share=drop_notice_share)
 
     def count(self, name: str, label: str) -> None:
         """Add one to a metric with one label: a topic, a result or a reason (see `LABELS`)."""
@@ -53,9 +56,12 @@ class Tally:
         """Count a group with an outcome, and those of its members that were not trained."""
         self.count("groups_closed", str(draft.result))
         for member in draft.members:
-            if member.reason is not None:
-                word = str(member.reason.partition(":")[0])
+            word = "" if member.reason is None else str(member.reason.partition(":")[0])
+            if word:
                 self.count("members_dropped", word if word in _REASONS else "other")
+            share = self._alarm.add(word)
+            if share is not None:
+                self.notice("many_dropped", {"reason": word, "last": str(member.reason)}, share=share)
 
     def notice(self, name: str, details: Mapping[str, str], **gauges: float) -> None:
         """Keep a notice."""

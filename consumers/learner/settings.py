@@ -90,6 +90,12 @@ class LearnerSettings(Section):
     compare_every_steps: PositiveInt = Field(
         default=20, description="Steps between comparisons of the ranks' weights, by digest."
     )
+    mismatch_notice: float = Field(
+        default=0.5,
+        gt=0,
+        description="Mean distance between the sampler's and the trainer's log-probabilities of a step, in nats, above "
+        "which a notice is given.",
+    )
     threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
     micro_batch_tokens: PositiveInt = Field(
         default=16_384, description="Padded tokens in one forward and backward pass; bounds the memory of a step."

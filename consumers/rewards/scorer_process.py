@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from consumers.rewards import wire
 from consumers.rewards.pool import Job
+from pipeline.credentials import public_environment
 from schemas.errors import PluginError
 
 _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
@@ -134,7 +135,7 @@ def _start() -> tuple[subprocess.Popen[bytes], int, int]:
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=(jobs_read, said_write),
-            env=os.environ | {"PYTHONPATH": paths},
+            env=public_environment() | {"PYTHONPATH": paths},
             start_new_session=True,
         )
     except OSError as error:

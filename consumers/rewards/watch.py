@@ -16,6 +16,11 @@ from consumers.rewards.settings import RewardSettings
 from pipeline.stage import TURN_S, StageContext
 
 STUCK_CHECK_S = 0.5
+_SAID = {
+    BreakerState.OPEN: "breaker_opened",
+    BreakerState.HALF_OPEN: "breaker_half_open",
+    BreakerState.CLOSED: "breaker_closed",
+}
 
 
 class Watch:
@@ -71,10 +76,9 @@ class Watch:
         if opened is self._breaker_open:
             return
         self._breaker_open = opened
-        name = {BreakerState.OPEN: "breaker_opened", BreakerState.HALF_OPEN: "breaker_half_open"}
         self._context.metrics.gauge("breaker_open", int(opened))
         self._context.events.notice(
-            name.get(state, "breaker_closed"),
+            _SAID[state],
             details={
                 "reward": self._name,
                 "required": str(self._required).lower(),

@@ -193,7 +193,8 @@ class _Fetch:
         followers = Followers(
             swarm, client=client, group=group, me=work.me, max_peers=work.options.max_peers, told=self._told
         )
-        followers.begin(self._seeds, peers=work.peers)
+        own = [] if work.me is None else [PeerInfo(url=work.me.url, domain=work.me.domain)]
+        followers.begin(self._seeds, peers=[*own, *work.peers])
         if work.me is not None and not swarm.sole:
             await _wait(self._heard, work.options.join_s)
         workers = [group.create_task(self._work(swarm, client=client)) for _ in range(work.options.parallel)]

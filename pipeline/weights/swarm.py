@@ -101,8 +101,8 @@ class Swarm:
         return self._me is not None and self._me.url in self._seeds
 
     def add_peer(self, peer: PeerInfo) -> bool:
-        """A peer to follow; False when it is a seed, this host, or known."""
-        if peer.url in self._seeds or peer.url in self._domains or (self._me is not None and peer.url == self._me.url):
+        """A peer to follow; False when it is a seed or known. This host's own may have chunks in another store."""
+        if peer.url in self._seeds or peer.url in self._domains:
             return False
         self._domains[peer.url] = peer.domain
         self._board.add(peer.url)

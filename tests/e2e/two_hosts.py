@@ -76,6 +76,11 @@ class TwoHosts:
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
+    def python_path(self) -> str:
+        """Where these packages are."""
+        return str(ROOT)
+
+    @property
     def bootstrap(self) -> str:
         return f"{PLAN.address('services')}:{KAFKA_PORT}"
 
@@ -101,10 +106,6 @@ class TwoHosts:
         process = spawn(arguments, log_file=log_file, cwd=self.home(host), prefix=prefix, env=env)
         self.processes.append(process)
         return process
-
-    def stage(self, host: str, stage: str, *more: str, env: Mapping[str, str] | None = None) -> Process:
-        """`rlweave run STAGE` on a host."""
-        return self.start(host, "run", stage, "--config", "run.toml", *more, env=env)
 
     def command(self, host: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `rlweave` on a host to its end."""

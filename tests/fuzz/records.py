@@ -178,7 +178,7 @@ def _scores(folder: Path) -> Decode:
             try:
                 said.append(verdict.of_value(scorer.score(sample)))
             except ValueError as error:  # documented; the consumer makes a failure of it
-                said.append(verdict.of_error(error))
+                said.append(verdict.of_trouble(verdict.of_error(error), num_retries=1))
         return said
 
     return run

@@ -125,8 +125,8 @@ def join(context: StageContext, seat: Seat, *, deadline: Deadline) -> RankGroup 
         if deadline.expired:
             raise RankLost(
                 f"learner rank {seat.rank} waited {deadline.limit_s:g} s for a rank 0 that gathers ranks",
-                hint="start rank 0 with `rlweave run learner --slot 0`; its log says what it waits for. On another "
-                "host than rank 0's set learner.rendezvous_port, as the run's folder is not there",
+                hint="start rank 0 with `rlweave run learner --slot 0`; its log says what it waits for. A host without "
+                "the run's folder needs learner.rendezvous_port",
             )
         try:
             found = _say_hello(context, seat, deadline=deadline)

@@ -154,6 +154,7 @@ def test_an_engine_too_far_behind_loads_without_leave(
     world.publish(1, 2)  # eta is 2
     world.command("publish", version=v(2), waves=waves, wave=0)
     until(stage, lambda: engine.version == v(2), what="help to itself")
+    assert engine.version == v(2)
 
 
 def test_without_a_scheduler_what_is_held_back_is_loaded(

@@ -131,7 +131,7 @@ def test_a_listing_that_was_lost_does_not_stop_a_restored_learner(rig: Rig, monk
     rig.publisher = rig.new_publisher()
     rig.publisher.adopt(list(rig.listed.values()))
     staged = rig.publish(lineage=2)
-    rig.fetch(staged.manifest, published=rig.listed)
+    assert rig.fetch(staged.manifest, published=rig.listed)
 
 
 def test_a_listing_that_cannot_be_stored_is_an_error_and_its_version_is_nobodys_base(

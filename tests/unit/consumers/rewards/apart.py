@@ -53,7 +53,9 @@ def alarms(sample: Sample) -> float:
 
 
 def path(sample: Sample) -> float:
-    return float(os.environ.get("PYTHONPATH") == sample.completion_text)
+    """1 when it finds the environment of the consumer, without the secrets of the run."""
+    secrets = {"RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_PEER_TOKEN"} & set(os.environ)
+    return float(os.environ.get("PYTHONPATH") == sample.completion_text and not secrets)
 
 
 class Batched:

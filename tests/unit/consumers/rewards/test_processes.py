@@ -164,6 +164,8 @@ def test_a_scorer_may_print_use_signals_and_find_its_environment(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "given")
+    for name in ("RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_PEER_TOKEN"):
+        monkeypatch.setenv(name, "secret")
     for number, name in enumerate(("prints", "alarms", "path")):
         rig.log.admin().delete_topics()
         rig.log.admin().ensure_topics()

@@ -99,6 +99,7 @@ def test_a_killed_engine_does_not_hold_up_the_others(rig: Rig) -> None:
         return rig.waves()[1:] == ["1.1 a b|"]
 
     turn_until(scheduler, released)
+    assert rig.waves()[0] == "1.1 a|b"
 
 
 def test_events_that_retention_took_are_counted_and_reading_goes_on(rig: Rig) -> None:

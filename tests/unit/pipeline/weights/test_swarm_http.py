@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -146,25 +147,23 @@ def test_chunks_are_there_before_their_version_is(tmp_path: Path) -> None:
         )
         early.follow((net.source.url,))
         try:
-            wanted = _put_until_told(net.source.store, seen=lambda: host.store.num_bytes() > 0)
-            deadline = Deadline.after(20)
-            while not all(host.store.has(digest) for digest in wanted):
-                deadline.check("the chunks to be fetched early")
-                deadline.clock.wait(0.02)
+            store, numbers = net.source.store, itertools.count()
+            _stage_until(lambda: host.store.num_bytes() > 0, store=store, numbers=numbers)
+            wanted = [store.put(bytes([value]) * 3000).digest for value in range(8)]
+            # the last few that were told of wait for others to be fetched with
+            _stage_until(lambda: all(host.store.has(digest) for digest in wanted), store=store, numbers=numbers)
         finally:
             early.close()
         assert all(host.store.verified(digest) for digest in wanted)
 
 
-def _put_until_told(store: ChunkStore, *, seen: Callable[[], bool]) -> list[str]:
-    """Stage chunks until the first of them are seen elsewhere, then eight more; gives these."""
-    deadline, number = Deadline.after(20), 0
-    while not seen():
-        deadline.check("the news of fresh chunks")
-        store.put(number.to_bytes(4, "little") * 1000)
-        number += 1
+def _stage_until(there: Callable[[], bool], *, store: ChunkStore, numbers: Iterator[int]) -> None:
+    """Stage one chunk after another until `there`."""
+    deadline = Deadline.after(20)
+    while not there():
+        deadline.check("the chunks to be fetched early")
+        store.put(next(numbers).to_bytes(4, "little") * 1000)
         deadline.clock.wait(0.02)
-    return [store.put(bytes([value]) * 3000).digest for value in range(8)]
 
 
 def test_without_its_source_a_swarm_ends_with_what_it_has_among_itself(tmp_path: Path) -> None:
@@ -178,6 +177,21 @@ def test_without_its_source_a_swarm_ends_with_what_it_has_among_itself(tmp_path:
         result = two.fetch(net.manifest)
         assert result.bytes_fetched == net.manifest.num_bytes // 2
         assert any(dead in notice for notice in result.notices)
+
+
+def test_what_another_store_of_this_host_has_is_taken_from_there(tmp_path: Path) -> None:
+    """The learner's peer was started again on another port: manifests name the old one."""
+    with _net(tmp_path, domains="a") as net:
+        host, dead = net.hosts[0], net.source.url
+        net.source.stop()
+        server = PeerServer(PeerSettings(stores=[net.source.store, host.store], token=TOKEN, domain="a"))
+        host.url = server.start()
+        try:
+            assert dead in net.manifest.seeds
+            result = host.fetch(net.manifest)
+        finally:
+            server.stop()
+        assert result.bytes_fetched == net.manifest.num_bytes
 
 
 def test_a_peer_that_sends_wrong_bytes_is_named_and_the_version_is_whole(tmp_path: Path) -> None:

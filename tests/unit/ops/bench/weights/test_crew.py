@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,9 +44,10 @@ def crew() -> Iterator[Crew]:
         crew.start(node, host=node)
     crew.wait(("source", "engine"), words.Hello)
     yield crew
+    living = [process for process in machine.processes if process.poll() is None]
     machine.end()
-    codes = [process.returncode for process in machine.processes]
-    assert sorted(codes) == [-signal.SIGKILL] * 2 + [0] * 2, "those that were not killed end when their input ends"
+    assert living
+    assert all(process.returncode == 0 for process in living), "those that were not killed end when their input ends"
 
 
 @pytest.fixture
