@@ -19,6 +19,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from ops.services.state import LOOPBACK
 
@@ -86,18 +87,15 @@ class Link:
 
     async def _listen(self) -> None:
         for port in self._brokers:
-
-            def connected(
-                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: int = port
-            ) -> asyncio.Task[None]:
-                task = asyncio.ensure_future(self._carry(reader, writer, broker=broker))
-                self._connections.add(task)
-                task.add_done_callback(self._connections.discard)
-                return task
-
-            server = await asyncio.start_server(connected, LOOPBACK, self._ports.get(port, 0), reuse_address=True)
+            accept = partial(self._accept, broker=port)
+            server = await asyncio.start_server(accept, LOOPBACK, self._ports.get(port, 0), reuse_address=True)
             self._ports[port] = server.sockets[0].getsockname()[1]
             self._servers.append(server)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, broker: int) -> None:
+        task = asyncio.ensure_future(self._carry(reader, writer, broker=broker))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     async def _close(self) -> None:
         servers, self._servers = self._servers, []

@@ -111,7 +111,7 @@ def chaos_run_file(settings: ChaosSettings, *, bootstrap: str, redis_url: str) -
             "session_timeout_s": ROLLOUT_SESSION_S,
         },
         "rewards": {
-            "sum": {"plugin": "ops.chaos.scorer:PacedScorer", "replicas": 1 if settings.quick else 2, "num_threads": 1},
+            "sum": {"plugin": "ops.chaos.scorer:PacedScorer", "replicas": 1 if settings.quick else 2, "num_workers": 1},
             **({} if settings.quick else {"shadow": {"plugin": "number_match", "weight": 0.0}}),
         },
         "learner": _learner(settings, tasks=tasks),
