@@ -3,6 +3,8 @@
 Role: the questions that readers and the admin ask about offsets, each one request for many partitions.
 Data in and out: `(full topic name, partition)` in; offsets out. The end is the last stable offset: what a
 read-committed reader can reach.
+Invariants: committed positions are asked for through a consumer, which finds a coordinator again that went and came
+back. The library's admin client does not: it was seen to time out for ever, or to abort the process.
 Failure: library errors come through as they are; the caller knows whether waiting may mend them.
 """
 
@@ -12,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
     AdminClient,
     ClusterMetadata,
@@ -22,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from schemas.errors import LogUnavailable
 from topics.clock import Deadline
-from topics.kafka.client import Connection, LibraryLog, admin_config
+from topics.kafka.client import Connection, LibraryLog, admin_config, asker_config
 from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translating
 from topics.kafka.refusals import Refusals
 
@@ -37,12 +39,14 @@ _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_commit
 
 
 class AdminHandle:
-    """One admin client per run, made when it is first needed; it is safe to use from several threads."""
+    """One admin client per run, made when it is first needed, and a consumer per group that is asked about, which joins
+    none; all are safe to use from several threads."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._askers: dict[str, Consumer] = {}
         self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
@@ -57,6 +61,19 @@ class AdminHandle:
                 with translating("setting up an admin client"):
                     self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def asker(self, group: str) -> Consumer:
+        """A consumer that knows the group's coordinator and is no member.
+
+        Raises:
+            LogError: the library does not accept its settings.
+        """
+        with self._lock:
+            if group not in self._askers:
+                config = asker_config(self._connection, group=group)
+                with translating("setting up a consumer"):
+                    self._askers[group] = Consumer({**config, "error_cb": self._refusals.note}, logger=LibraryLog())
+            return self._askers[group]
 
     def connect(self, *, limit_s: float) -> ClusterMetadata:
         """Prove that a broker answers, and lets us in.
@@ -85,6 +102,19 @@ class AdminHandle:
 def num_copies(topic: TopicMetadata) -> int:
     """Fewest replicas of a partition, those that are away included."""
     return min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
+
+
+def committed_of(consumer: Consumer, places: Sequence[Place], *, timeout_s: float) -> dict[Place, int]:
+    """Committed position of each partition that the consumer's group has one of.
+
+    Raises:
+        KafkaException: the request failed, or that for one of them.
+    """
+    found = consumer.committed([TopicPartition(topic, partition) for topic, partition in places], timeout=timeout_s)
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
 
 class BrokerOffsets:
@@ -117,13 +147,9 @@ class BrokerOffsets:
         """Committed position of each partition that has one.
 
         Raises:
-            KafkaException: the request failed.
+            KafkaException: the request failed, or that for one of them.
         """
-        wanted = [TopicPartition(topic, partition) for topic, partition in places]
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._handle.client().list_consumer_group_offsets(request, request_timeout=timeout_s)
-        found = futures[group].result().topic_partitions
-        return {(each.topic, each.partition): each.offset for each in found if each.error is None and each.offset >= 0}
+        return committed_of(self._handle.asker(group), places, timeout_s=timeout_s)
 
     def _list(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
         deadline = Deadline.after(timeout_s)

@@ -29,7 +29,7 @@ from topics.kafka.errors import (
     translated,
     translating,
 )
-from topics.kafka.offsets import BrokerOffsets
+from topics.kafka.offsets import BrokerOffsets, committed_of
 from topics.kafka.refusals import Refusals
 from topics.kafka.starts import Starts
 from topics.kafka.unpack import Unpacker
@@ -55,7 +55,12 @@ class KafkaReader:
         self._hooks = hooks
         self._offsets = offsets
         self._parts = Assignment(connection.run, settings.topics)
-        self._starts = Starts(offsets, settings, full_names=self._parts.full_names)
+        self._starts = Starts(
+            offsets,
+            settings,
+            full_names=self._parts.full_names,
+            committed=lambda places, timeout_s: committed_of(self._consumer, places, timeout_s=timeout_s),
+        )
         self._new: list[TopicPartition] = []  # assigned, not yet told to the owner
         self._revoked: set[TopicPartition] = set()  # during the present call
         self._failure: LogError | None = None

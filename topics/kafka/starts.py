@@ -8,19 +8,31 @@ Failure: `OffsetsLost`; library errors come through as they are, for the reader 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from topics.kafka.assignment import full_positions
-from topics.kafka.offsets import BrokerOffsets
+from topics.kafka.offsets import BrokerOffsets, Place
 from topics.log import LostOffsets, ReaderSettings, TopicPartition
 from topics.starts import checked_start
 
 
 class Starts:
-    """Finds start offsets for one reader."""
+    """Finds start offsets for one reader.
 
-    def __init__(self, offsets: BrokerOffsets, settings: ReaderSettings, *, full_names: Mapping[str, str]) -> None:
+    Args:
+        committed: gives what the reader's group has committed; arguments are partitions and seconds.
+    """
+
+    def __init__(
+        self,
+        offsets: BrokerOffsets,
+        settings: ReaderSettings,
+        *,
+        full_names: Mapping[str, str],
+        committed: Callable[[Sequence[Place], float], Mapping[Place, int]],
+    ) -> None:
         self._offsets = offsets
+        self._committed = committed
         self._settings = settings
         self._full_names = full_names
 
@@ -49,9 +61,9 @@ class Starts:
     def _wanted(self, pending: Mapping[TopicPartition, int | None], *, timeout_s: float) -> dict[TopicPartition, int]:
         wanted = {place: offset for place, offset in pending.items() if offset is not None}
         unknown = {place: 0 for place in pending if place not in wanted}
-        if self._settings.assign == "group" and self._settings.group is not None and unknown:
+        if self._settings.assign == "group" and unknown:
             places = list(full_positions(unknown, self._full_names))
-            committed = self._offsets.committed(self._settings.group, places, timeout_s=timeout_s)
+            committed = self._committed(places, timeout_s)
             for place in unknown:
                 offset = committed.get((self._full_names[place[0]], place[1]))
                 if offset is not None:
