@@ -97,7 +97,7 @@ class StageContext:
 
     def hooks(self) -> ReaderHooks:
         """Reader hooks that write dead letters and say what was lost; add `assigned` and `revoked` with `replace`."""
-        return ReaderHooks(dead_letter=self._dead_letter, lost=self._lost)
+        return ReaderHooks(dead_letter=self._dead_letter, lost=self._lost, commit_delayed=self._commit_delayed)
 
     def _dead_letter(self, letter: DeadLetter) -> None:
         # Flushed at once: the offset may be committed next, and a dead letter is an outcome that must survive.
@@ -114,6 +114,9 @@ class StageContext:
             num_lost=lost.num_lost,
             resumed_at=lost.resumed_at,
         )
+
+    def _commit_delayed(self, why: str) -> None:
+        self.events.notice("commit_delayed", details={"why": why})
 
 
 def new_instance(seat: str) -> str:

@@ -82,6 +82,7 @@ class ReaderHooks:
     lost: Callable[[LostOffsets], None]
     assigned: Callable[[Sequence[TopicPartition]], None] = lambda _: None
     revoked: Callable[[Sequence[TopicPartition]], None] = lambda _: None  # called before they go: commit here
+    commit_delayed: Callable[[str], None] = lambda _: None  # a work queue's commit failed and is tried again; why
 
 
 class Reader(Protocol):
@@ -121,6 +122,7 @@ class Reader(Protocol):
 
         Raises:
             Fenced: the partitions belong to another member by now.
+            LogUnavailable: the broker, or the group's coordinator, is away; later it may go through.
             LogError: the broker refused.
         """
         ...

@@ -65,7 +65,7 @@ def recover(context: StageContext, *, trainer: Trainer, folder: Path, lineages: 
         )
     for why in restored.skipped:
         context.events.notice("checkpoint_skipped", details={"why": why})
-    _load(trainer, restored.snapshot)
+    put_back(trainer, restored.snapshot)
     state = restored.snapshot.state
     context.events.notice("restored", details={"path": str(restored.path)}, lineage=state.lineage, step=state.step)
     return Recovered(
@@ -108,7 +108,12 @@ def listed_manifests(context: StageContext) -> list[Manifest]:
     return sorted(found.values(), key=lambda manifest: manifest.version)
 
 
-def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
+def put_back(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
+    """Give a trainer the state that `snapshot_of` took.
+
+    Raises:
+        CheckpointError: it belongs to another model.
+    """
     own, _ = named_state(trainer.model)
     saved = snapshot.model
     if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):

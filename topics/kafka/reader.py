@@ -26,6 +26,7 @@ from topics.kafka.errors import (
     is_out_of_range,
     is_transient,
     is_unknown_topic,
+    not_now,
     translated,
     translating,
 )
@@ -142,7 +143,8 @@ class KafkaReader:
 
         Raises:
             Fenced: a partition belongs to another member by now.
-            LogError: the reader has no group, or the broker refused or did not answer.
+            LogUnavailable: the broker or the group's coordinator is still away.
+            LogError: the reader has no group, or the broker refused.
         """
         if not positions:
             return
@@ -297,7 +299,7 @@ class KafkaReader:
             raise Fenced(f"cannot commit: the group went on without this member ({error.str()})") from cause
         if is_transient(error) and not deadline.expired:
             return False
-        raise translated(error, doing=f"committing for group {self._settings.group}") from cause
+        raise not_now(error, doing=f"committing for group {self._settings.group}") from cause
 
     def _active(self, places: Sequence[TopicPartition]) -> list[TopicPartition]:
         return [place for place in places if place not in self._parts.pending]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from schemas.errors import CodecError, Fenced, LogError
+from schemas.errors import CodecError, Fenced, LogError, LogUnavailable
 from topics.catalog import full_name, num_partitions
 from topics.clock import Deadline, SystemClock
 from topics.dead_letters import dead_letter, readable
@@ -104,6 +104,7 @@ class MemoryReader:
 
         Raises:
             Fenced: a partition belongs to another member by now.
+            LogUnavailable: the coordinator is away.
             LogError: the reader has no group.
         """
         if not positions:
@@ -111,6 +112,8 @@ class MemoryReader:
         if self._settings.group is None:
             raise LogError("this reader has no group to commit for")
         with self._broker.changed:
+            if self._broker.coordinator_away:
+                raise LogUnavailable(f"committing for group {self._settings.group}: the group's coordinator is away")
             group = self._broker.group(self._settings.group)
             places = {(self._full[topic], partition): offset for (topic, partition), offset in positions.items()}
             if self._settings.assign == "group" and any(group.holders.get(place) is not self for place in places):

@@ -107,6 +107,7 @@ class MemoryBroker:
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
         self.open: dict[str, Transaction] = {}  # by transactional id
+        self.coordinator_away = False  # set by a test: no group can commit, as while a broker restarts
 
     def end_transaction(self, transactional_id: str, *, status: Literal["committed", "aborted"]) -> None:
         """Commit or abort the open transaction of this id, if there is one."""
