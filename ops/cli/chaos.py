@@ -6,10 +6,29 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
 QUICK_FAULTS = 8
+
+
+class _Bounds(TypedDict):
+    """Where the run lies, and how long things may take."""
+
+    runs_dir: Path
+    limit_s: float | None
+    total_s: float | None
+
+
+def _list_kinds(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from ops.chaos.faults import KINDS
+
+    for kind in KINDS:
+        click.echo(f"{kind.name:<22} weight {kind.weight:<4g} tries {kind.promise}")
+    context.exit()
 
 
 @click.command()
@@ -21,7 +40,14 @@ QUICK_FAULTS = 8
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help="Learner ranks.")
 @click.option("--quick", is_flag=True, help="A small run with the kinds that need little time.")
 @click.option("--only", multiple=True, metavar="KIND", help="Draw from these kinds; may be repeated.")
-@click.option("--kinds", "list_kinds", is_flag=True, help="List the kinds of faults and what each tries; run nothing.")
+@click.option(
+    "--kinds",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_kinds,
+    help="List the kinds of faults and what each tries; run nothing.",
+)
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the result as JSON."
 )
@@ -45,19 +71,14 @@ def chaos(
     ranks: int,
     quick: bool,
     only: tuple[str, ...],
-    list_kinds: bool,
     json_file: Path | None,
-    runs_dir: Path,
-    limit_s: float | None,
-    total_s: float | None,
+    **bounds: Unpack[_Bounds],
 ) -> int:
     """Do bad things to a run, one after the other, and prove from its topics that it kept every promise.
 
     Starts servers and a small run of its own; nothing else is touched. Prints each fault as it happens, then a table
     per kind, and exits with 7 if a promise was broken. The list of faults is in the run's folder; --seed repeats it.
     """
-    if list_kinds:
-        return _list_kinds()
     import orjson
 
     from ops.chaos.result import as_json, lines_of
@@ -67,8 +88,8 @@ def chaos(
 
     default = Limits()
     limits = Limits(
-        recovery_s=default.recovery_s if limit_s is None else limit_s,
-        total_s=default.total_s if total_s is None else total_s,
+        recovery_s=default.recovery_s if bounds["limit_s"] is None else bounds["limit_s"],
+        total_s=default.total_s if bounds["total_s"] is None else bounds["total_s"],
     )
     settings = ChaosSettings(
         faults=faults if faults is not None else QUICK_FAULTS if quick else 20,
@@ -77,7 +98,7 @@ def chaos(
         ranks=ranks,
         quick=quick,
         only=only,
-        folder=runs_dir.absolute() / f"chaos-{seed}",
+        folder=bounds["runs_dir"].absolute() / f"chaos-{seed}",
         limits=limits,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
@@ -88,11 +109,3 @@ def chaos(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return int(ExitCode.OK if result.is_good else ExitCode.UNACCOUNTED)
-
-
-def _list_kinds() -> int:
-    from ops.chaos.faults import KINDS
-
-    for kind in KINDS:
-        click.echo(f"{kind.name:<18} weight {kind.weight:<4g} tries {kind.promise}")
-    return 0

@@ -9,12 +9,15 @@ import pytest
 from ops.chaos.judge import Verdict
 from ops.chaos.oracle import Body, Ledger, compare
 from ops.chaos.world import Doomed
-from schemas.records import LedgerSealed, LineageStarted, Outcome, PromptGroup, Reward, Sample
+from schemas.records import LedgerSealed, LineageStarted, Outcome, PromptGroup
 from tests.unit.ops.little_run import RUN, LittleRun, little_run, trained
 from tests.unit.ops.test_audit_fold import of_group, of_member, outcome_of, report_of
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES
+from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, Topic
 
-TRAINED = {(1, 1): (0, 1), (2, 2): (2, 4)}  # (lineage, step) -> groups, as the learner noted them
+TRAINED: dict[tuple[int, int], tuple[int, ...]] = {
+    (1, 1): (0, 1),
+    (2, 2): (2, 4),
+}  # (lineage, step) -> groups, as the learner noted them
 
 
 def said_of(run: LittleRun, noted: dict[tuple[int, int], tuple[int, ...]]) -> dict[str, set[str]]:
@@ -50,12 +53,10 @@ def test_a_run_that_balances_has_no_finding() -> None:
     assert (verdict.produced, verdict.trained) == (12, 8)
 
 
-@pytest.mark.parametrize(("topic", "kind"), [(SAMPLES, Sample), (REWARDS, Reward)])
-def test_a_record_that_is_gone_is_lost_unless_a_fault_destroyed_it(
-    topic: type[object] | object, kind: type[Sample] | type[Reward]
-) -> None:
-    run, name = little_run(), SAMPLES.name if kind is Sample else REWARDS.name
-    run.take(SAMPLES if kind is Sample else REWARDS, of_member(2, 0))
+@pytest.mark.parametrize("topic", [SAMPLES, REWARDS])
+def test_a_record_that_is_gone_is_lost_unless_a_fault_destroyed_it(topic: Topic) -> None:
+    run, name = little_run(), topic.name
+    run.take(topic, of_member(2, 0))
     lost = verdict_of(run)
     assert len(lost.lost) == 1
     assert f"{RUN}/2/0" in next(iter(lost.lost))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.chaos import clocks, disks
+from ops.chaos import clocks
 from ops.chaos.faults import KINDS
 from ops.chaos.plan import Plan, draw_plan
 from ops.chaos.settings import ChaosSettings
@@ -76,7 +76,7 @@ def test_without_the_library_no_clock_is_stepped_and_it_is_said_what_to_install(
 
 
 def test_who_is_not_root_is_told_why_no_disk_runs_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(SettingsError, match="by root only"):
         drawn(settings_of(tmp_path, only=("disk-full",)))
 
