@@ -21,16 +21,6 @@ class _Bounds(TypedDict):
     total_s: float | None
 
 
-def _list_kinds(context: click.Context, _: click.Parameter, value: bool) -> None:
-    if not value:
-        return
-    from ops.chaos.faults import KINDS
-
-    for kind in KINDS:
-        click.echo(f"{kind.name:<22} weight {kind.weight:<4g} tries {kind.promise}")
-    context.exit()
-
-
 @click.command()
 @click.option("--faults", type=click.IntRange(min=1), help=f"How many; default 20, with --quick {QUICK_FAULTS}.")
 @click.option(
@@ -40,14 +30,7 @@ def _list_kinds(context: click.Context, _: click.Parameter, value: bool) -> None
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help="Learner ranks.")
 @click.option("--quick", is_flag=True, help="A small run with the kinds that need little time.")
 @click.option("--only", multiple=True, metavar="KIND", help="Draw from these kinds; may be repeated.")
-@click.option(
-    "--kinds",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_kinds,
-    help="List the kinds of faults and what each tries; run nothing.",
-)
+@click.option("--kinds", "list_kinds", is_flag=True, help="List the kinds of faults and what each tries; run nothing.")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the result as JSON."
 )
@@ -71,6 +54,7 @@ def chaos(
     ranks: int,
     quick: bool,
     only: tuple[str, ...],
+    list_kinds: bool,
     json_file: Path | None,
     **bounds: Unpack[_Bounds],
 ) -> int:
@@ -79,6 +63,8 @@ def chaos(
     Starts servers and a small run of its own; nothing else is touched. Prints each fault as it happens, then a table
     per kind, and exits with 7 if a promise was broken. The list of faults is in the run's folder; --seed repeats it.
     """
+    if list_kinds:
+        return _list_kinds()
     import orjson
 
     from ops.chaos.result import as_json, lines_of
@@ -109,3 +95,11 @@ def chaos(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return int(ExitCode.OK if result.is_good else ExitCode.UNACCOUNTED)
+
+
+def _list_kinds() -> int:
+    from ops.chaos.faults import KINDS
+
+    for kind in KINDS:
+        click.echo(f"{kind.name:<23} weight {kind.weight:<4g} tries {kind.promise}")
+    return 0
