@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from schemas.errors import Fenced, LogError, LogUnavailable
 from topics.clock import Clock, Deadline, SystemClock
-from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, TopicPartition
+from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, RecreatedTopic, TopicPartition
 from topics.tracker import OffsetTracker
 
 COMMIT_RETRY_S = 1.0  # between tries while the broker is away: each may take as long as a session
@@ -65,7 +65,10 @@ class WorkQueue:
     ) -> WorkQueue:
         """A queue over a reader of its own, which commits what is done before a partition goes."""
         queue: list[WorkQueue] = []
-        reader = log.reader(settings, hooks=replace(hooks, revoked=_revoking(queue, hooks.revoked)))
+        recreated = _recreating(queue, hooks.recreated)
+        reader = log.reader(
+            settings, hooks=replace(hooks, revoked=_revoking(queue, hooks.revoked), recreated=recreated)
+        )
         queue.append(cls(reader, max_in_flight=max_in_flight, clock=clock, delayed=hooks.commit_delayed))
         return queue[0]
 
@@ -134,6 +137,10 @@ class WorkQueue:
         """Partitions are about to go: commit what is done and let go of the rest."""
         self._commit_last(f"{list(partitions)} went")
         self._tracker.forget(partitions)
+
+    def recreated(self, topic: RecreatedTopic) -> None:
+        """What is out belongs to a topic that is gone: it is finished all the same, and never committed."""
+        self._tracker.forget([(topic.topic, topic.partition)])
 
     def unfinished_over(self, seconds: float) -> list[Envelope]:
         """Owned records that have been out for longer than `seconds`: the event that names a stuck offset."""
@@ -210,3 +217,14 @@ def _revoking(
         told(partitions)
 
     return revoked
+
+
+def _recreating(queue: list[WorkQueue], told: Callable[[RecreatedTopic], None]) -> Callable[[RecreatedTopic], None]:
+    """The same for a topic that was made anew."""
+
+    def recreated(topic: RecreatedTopic) -> None:
+        for each in queue:
+            each.recreated(topic)
+        told(topic)
+
+    return recreated

@@ -4,7 +4,8 @@ Role: the questions that readers and the admin ask about offsets, each one reque
 Data in and out: `(full topic name, partition)` in; offsets out. The end is the last stable offset: what a
 read-committed reader can reach.
 Invariants: committed positions are asked for through a consumer, which finds a coordinator again that went and came
-back. The library's admin client does not: it was seen to time out for ever, or to abort the process.
+back. The library's admin client does not (librdkafka 2.16): it was seen to ask nobody any more, for ever, and to abort
+the process.
 Failure: library errors come through as they are; the caller knows whether waiting may mend them.
 """
 
@@ -27,6 +28,7 @@ from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, admin_config, asker_config
 from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translating
 from topics.kafka.refusals import Refusals
+from topics.starts import Held
 
 Place = tuple[str, int]  # (full topic name, partition)
 REQUEST_TIMEOUT_S = 10.0
@@ -34,6 +36,7 @@ _FIRST_TRY_S = 1.0  # doubled with each: soon enough for a refusal, long enough 
 _RETRY_S = 0.1
 _LEAST_S = 0.1
 _RELEARN_S = 2.0
+_NOTE = "topic_id="
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_committed: the last stable offset
 
@@ -99,22 +102,19 @@ class AdminHandle:
             deadline.clock.wait(_RETRY_S)
 
 
+def commit_note(topic_id: str | None) -> str:
+    """Metadata of a committed offset: the id of the topic it belongs to."""
+    return "" if topic_id is None else f"{_NOTE}{topic_id}"
+
+
+def noted_id(note: str | None) -> str | None:
+    """The id in a committed offset's metadata; None when it has none, as those of older releases and of tools."""
+    return note.removeprefix(_NOTE) if note is not None and note.startswith(_NOTE) else None
+
+
 def num_copies(topic: TopicMetadata) -> int:
     """Fewest replicas of a partition, those that are away included."""
     return min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
-
-
-def committed_of(consumer: Consumer, places: Sequence[Place], *, timeout_s: float) -> dict[Place, int]:
-    """Committed position of each partition that the consumer's group has one of.
-
-    Raises:
-        KafkaException: the request failed, or that for one of them.
-    """
-    found = consumer.committed([TopicPartition(topic, partition) for topic, partition in places], timeout=timeout_s)
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
 
 class BrokerOffsets:
@@ -143,13 +143,22 @@ class BrokerOffsets:
 
     def committed(
         self, group: str, places: Sequence[Place], *, timeout_s: float = REQUEST_TIMEOUT_S
-    ) -> dict[Place, int]:
-        """Committed position of each partition that has one.
+    ) -> dict[Place, Held]:
+        """Committed position of each partition that has one, with the id of its topic if the offset tells.
 
         Raises:
-            KafkaException: the request failed, or that for one of them.
+            KafkaException: the request failed, as a whole or for a partition.
         """
-        return committed_of(self._handle.asker(group), places, timeout_s=timeout_s)
+        asked = [TopicPartition(topic, partition) for topic, partition in places]
+        found = self._handle.asker(group).committed(asked, timeout=timeout_s)
+        for each in found:
+            if each.error is not None:  # it may well have an offset
+                raise KafkaException(each.error)
+        return {
+            (each.topic, each.partition): Held(offset=each.offset, topic_id=noted_id(each.metadata))
+            for each in found
+            if each.offset >= 0
+        }
 
     def _list(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
         deadline = Deadline.after(timeout_s)
