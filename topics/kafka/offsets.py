@@ -49,6 +49,7 @@ class AdminHandle:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._former: AdminClient | None = None  # kept until the next one goes: a call on another thread may use it
         self._askers: dict[str, Consumer] = {}
         self._refusals = Refusals(connection)
 
@@ -64,6 +65,16 @@ class AdminHandle:
                 with translating("setting up an admin client"):
                     self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def renew(self, client: AdminClient) -> None:
+        """Use a new client from the next call on, unless that was done meanwhile.
+
+        One that lost its brokers while it looked for a group's coordinator was seen to ask nobody any more, for ever,
+        even when the cluster's metadata was asked for (librdkafka 2.16).
+        """
+        with self._lock:
+            if client is self._client:
+                self._client, self._former = None, client
 
     def asker(self, group: str) -> Consumer:
         """A consumer that knows the group's coordinator and is no member.
