@@ -1,7 +1,7 @@
 """What an audit can find, and the collector that counts all of it but keeps only examples.
 
-Invariants: every finding is counted; at most `KEPT_PER_KIND` of a kind are kept as text, so a lost topic does not fill
-memory with findings.
+Invariants: every finding is counted; at most `KEPT_PER_KIND` of a kind, or as many as asked for, are kept as text, so a
+lost topic does not fill memory with findings.
 """
 
 from __future__ import annotations
@@ -48,9 +48,14 @@ class Finding:
 
 
 class Findings:
-    """Collects findings."""
+    """Collects findings.
 
-    def __init__(self) -> None:
+    Args:
+        kept_per_kind: how many are kept as text.
+    """
+
+    def __init__(self, *, kept_per_kind: int = KEPT_PER_KIND) -> None:
+        self._kept_per_kind = kept_per_kind
         self.counts: dict[Kind, int] = {}
         self._kept: dict[Kind, list[Finding]] = {}
 
@@ -65,7 +70,7 @@ class Findings:
             return
         self.counts[kind] = self.counts.get(kind, 0) + num_rows
         kept = self._kept.setdefault(kind, [])
-        for index in range(min(num_rows, KEPT_PER_KIND - len(kept))):
+        for index in range(min(num_rows, self._kept_per_kind - len(kept))):
             what, why = describe(index)
             kept.append(Finding(kind=kind, what=what, why=why))
 

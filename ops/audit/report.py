@@ -12,7 +12,7 @@ import numpy as np
 
 from ops.audit import checks_groups, checks_ledger, checks_outcomes, checks_records
 from ops.audit.facts import Facts
-from ops.audit.findings import Finding, Findings, Kind
+from ops.audit.findings import KEPT_PER_KIND, Finding, Findings, Kind
 from ops.audit.fold import Fold, Windows
 from schemas.reasons import Result
 
@@ -27,10 +27,12 @@ class AuditSettings:
     Attributes:
         max_age: most versions between birth and training; None: no bound, or none known.
         behind_limit: see `ops.audit.checks_records`.
+        kept_per_kind: findings of a kind that are kept as text; all are counted.
     """
 
     max_age: int | None = None
     behind_limit: int = _BEHIND_LIMIT
+    kept_per_kind: int = KEPT_PER_KIND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ def judge(fold: Fold, *, windows: Windows, settings: AuditSettings, run: str) ->
         settings: see `AuditSettings`.
         run: name the audit was asked for.
     """
-    facts, findings = Facts(fold, windows), Findings()
+    facts, findings = Facts(fold, windows), Findings(kept_per_kind=settings.kept_per_kind)
     checks_groups.check_prompts(facts, findings)
     checks_records.check_samples(facts, findings)
     checks_records.check_used_rewards(facts, findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ops.audit.findings import KEPT_PER_KIND
 from ops.audit.read import read_all
 from ops.audit.report import AuditReport, AuditSettings, judge
 from ops.audit.show import lines_of
@@ -43,10 +44,11 @@ def audit_run(log: Log, *, run_file: RunFile) -> Audited:
     return Audited(report=audit_source(source, max_age=age_bound(run_file)))
 
 
-def audit_source(source: Source, *, max_age: int | None) -> AuditReport:
+def audit_source(source: Source, *, max_age: int | None, kept_per_kind: int = KEPT_PER_KIND) -> AuditReport:
     """Read everything and judge it; `max_age` in versions, None: no bound."""
     fold, windows = read_all(source)
-    return judge(fold, windows=windows, settings=AuditSettings(max_age=max_age), run=source.run)
+    settings = AuditSettings(max_age=max_age, kept_per_kind=kept_per_kind)
+    return judge(fold, windows=windows, settings=settings, run=source.run)
 
 
 def age_bound(run_file: RunFile | None) -> int | None:

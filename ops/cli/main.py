@@ -28,6 +28,7 @@ COMMANDS = {
     "retrain": ("ops.cli.retrain:retrain", "Train again what a run trained, and compare."),
     "export": ("ops.cli.export:export", "Write a published version as a model directory."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
+    "chaos": ("ops.cli.chaos:chaos", "Put faults to a run and prove that it kept its promises."),
     "bench": ("ops.cli.bench:bench", "Measure rlweave against peers and limits."),
 }
 

@@ -79,6 +79,11 @@ class Slot:
         """Time since the last start."""
         return self._clock.monotonic() - self._started_s
 
+    def release(self) -> subprocess.Popen[bytes] | None:
+        """Give the process away, alive; it is the caller's from then on."""
+        process, self._process = self._process, None
+        return process
+
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
         if self._process is not None and self._process.poll() is None:

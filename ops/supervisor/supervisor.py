@@ -12,6 +12,7 @@ Failure: the exit code is that of the stage that ended the run.
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,14 @@ class Supervisor:
         finally:
             self._end(drain=is_through)
         return int(ExitCode.OK) if code is None else code
+
+    def replace(self, name: str) -> subprocess.Popen[bytes] | None:
+        """Give away the process of a program, alive, and start another in its slot: what happens when a host is cut off
+        and its processes are started elsewhere. Call from `each_turn` only."""
+        kept = next(each for each in self._kept if each.slot.program.name == name)
+        process = kept.slot.release()
+        kept.start_at_s = self._clock.monotonic()
+        return process
 
     def _turn(self) -> int | None:
         for kept in self._kept:

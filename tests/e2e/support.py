@@ -143,7 +143,7 @@ class Run:
 
     def oracle(self) -> dict[str, object]:
         """The verdict of the script that shares no code with the product."""
-        command = [sys.executable, str(ROOT / "tests" / "oracle" / "oracle.py"), "--bootstrap", self.bootstrap]
+        command = [sys.executable, str(ROOT / "ops" / "chaos" / "oracle.py"), "--bootstrap", self.bootstrap]
         command += ["--run", self.name, "--oracle-file", str(self.settings["learner.oracle_file"])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT)
         assert done.returncode in (0, 1), done.stderr

@@ -29,7 +29,7 @@ from topics.log import ReaderHooks, ReaderSettings, WriterSettings
 pytestmark = pytest.mark.integration
 
 
-ORACLE = Path(__file__).parents[1] / "oracle" / "oracle.py"
+ORACLE = Path(__file__).parents[2] / "ops" / "chaos" / "oracle.py"
 
 
 def _oracle(written: Written, path: Path, lines: list[dict[str, object]]) -> tuple[int, dict[str, object]]:

@@ -1,6 +1,6 @@
 """A check that shares no code with the product: the learner's own notes against the ledger, read as raw Kafka.
 
-    python tests/oracle/oracle.py --bootstrap HOST:PORT --run NAME --oracle-file FILE [--avro-dir schemas/avro]
+    python ops/chaos/oracle.py --bootstrap HOST:PORT --run NAME --oracle-file FILE [--avro-dir schemas/avro]
 
 The learner's notes are lines {lineage, step, sample_ids}, synced before the step they speak of. Prints JSON:
 
@@ -9,14 +9,16 @@ The learner's notes are lines {lineage, step, sample_ids}, synced before the ste
     lost            ids with a prompt and neither a surviving outcome nor a right to be open; numbers left out (`run/n`)
     only_in_oracle  ids in a line that counts, not trained by the ledger
     only_in_ledger  ids trained by the ledger, in no line that counts
+    undecodable     number of records passed over, as they are none of the topic's
 
-and exits with 0 if all but the first are empty, with 1 if not, with 2 if it could not check.
+and exits with 0 if the lists are empty, with 1 if not, with 2 if it could not check.
 
 Decisions. The surviving history is the path from the highest lineage to its ancestors, each up to the lowest branch
 step on the way. A line (lineage, step) counts if an outcome of that very (lineage, step) that survives has result
 "trained": the line is written before the transaction, so one whose transaction never committed is void, and so is one
 on an abandoned branch. Of several lines of one (lineage, step) the last counts: a process that tried a step again
-used the batch it wrote last. Groups may be open, unless the highest lineage is sealed.
+used the batch it wrote last. Groups may be open, unless the highest lineage is sealed. Bytes that are no record of the
+topic, which anybody may write, are counted: what they displace shows as lost.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ Body: TypeAlias = "dict[str, object]"
 Step: TypeAlias = "tuple[int, int]"  # (lineage, step)
 MARKER = b"\xc3\x01"
 SILENT_S = 30.0  # longest wait for the broker without an answer
+TOPICS = {"ledger": {"Outcome", "LineageStarted", "LedgerSealed"}, "prompts": {"PromptGroup"}}
+NOT_AVRO = (EOFError, IndexError, OverflowError, MemoryError, TypeError, ValueError)  # as fastavro says it
 
 
 class CannotCheck(Exception):
@@ -56,17 +60,45 @@ class Decoder:
         if not self._schemas:
             raise CannotCheck(f"no schema files in {folder}")
 
-    def decode(self, value: bytes) -> tuple[str, Body]:
-        """Name of the record type, and its fields as written."""
+    def decode(self, value: bytes) -> tuple[str, Body] | None:
+        """Name of the record type, and its fields as written; None when it is no record."""
         schema = self._schemas.get(value[2:10])
         if value[:2] != MARKER or schema is None:
-            raise CannotCheck(f"no schema for a record that begins with {value[:10].hex()}")
-        body = fastavro.schemaless_reader(io.BytesIO(value[10:]), schema, None)
-        return str(cast("Body", schema)["name"]).rpartition(".")[2], cast("Body", body)
+            return None
+        rest = io.BytesIO(value[10:])
+        try:
+            body = fastavro.schemaless_reader(rest, schema, None)
+        except NOT_AVRO:
+            return None
+        name = str(cast("Body", schema)["name"]).rpartition(".")[2]
+        return None if rest.read(1) else (name, cast("Body", body))
 
 
-def records(bootstrap: str, topic: str, *, decoder: Decoder) -> Iterator[tuple[str, Body]]:
-    """All committed records of a topic up to its present end, in order within a partition."""
+class Topic:
+    """One topic of a run.
+
+    Args:
+        name: short name.
+    """
+
+    def __init__(self, bootstrap: str, run: str, *, name: str) -> None:
+        self._bootstrap = bootstrap
+        self._full_name = f"rlweave.{run}.{name}"
+        self._kinds = TOPICS[name]
+        self.num_undecodable = 0
+
+    def records(self, decoder: Decoder) -> Iterator[tuple[str, Body]]:
+        """Its records up to the present end, in order within a partition."""
+        for value in values(self._bootstrap, self._full_name):
+            decoded = decoder.decode(value)
+            if decoded is None or decoded[0] not in self._kinds:
+                self.num_undecodable += 1
+            else:
+                yield decoded
+
+
+def values(bootstrap: str, topic: str) -> Iterator[bytes]:
+    """All committed records of a topic up to its present end, as bytes."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,7 +126,7 @@ def records(bootstrap: str, topic: str, *, decoder: Decoder) -> Iterator[tuple[s
             elif error is not None:
                 raise CannotCheck(f"{topic}: {error}")
             elif message.partition() in left:
-                yield decoder.decode(bytes(message.value() or b""))
+                yield bytes(message.value() or b"")
     finally:
         consumer.close()
 
@@ -213,14 +245,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--avro-dir", type=Path, default=default)
     given = parser.parse_args(arguments)
     try:
-        decoder = Decoder(given.avro_dir)
-        ledger = Ledger()
-        for kind, body in records(
-            given.bootstrap, f"rlweave.{given.run}.ledger", decoder=decoder
-        ):  # before what it speaks of
+        decoder, ledger = Decoder(given.avro_dir), Ledger()
+        topics = {name: Topic(given.bootstrap, given.run, name=name) for name in TOPICS}
+        for kind, body in topics["ledger"].records(decoder):  # before what it speaks of
             ledger.add(kind, body)
-        prompts = [body for _, body in records(given.bootstrap, f"rlweave.{given.run}.prompts", decoder=decoder)]
+        prompts = [body for _, body in topics["prompts"].records(decoder)]
         verdict = compare(prompts, ledger, lines=oracle_lines(given.oracle_file))
+        verdict["undecodable"] = sum(topic.num_undecodable for topic in topics.values())
     except (CannotCheck, KafkaException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
