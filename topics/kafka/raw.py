@@ -246,7 +246,7 @@ def _read_all(consumer: Consumer, ends: dict[Place, int], *, connection: Connect
             error = message.error()
             if error is not None and is_unpackable(error):
                 if place not in passed and place in ends:
-                    _pass(consumer, place, message, ends=ends, connection=connection)
+                    _pass(consumer, message, place=place, ends=ends, connection=connection)
                 passed.add(place)
                 continue
             record = _record(message, place)
@@ -259,7 +259,7 @@ def _read_all(consumer: Consumer, ends: dict[Place, int], *, connection: Connect
 
 
 def _pass(
-    consumer: Consumer, place: Place, message: Message, *, ends: dict[Place, int], connection: Connection
+    consumer: Consumer, message: Message, *, place: Place, ends: dict[Place, int], connection: Connection
 ) -> None:
     """Go on behind a batch that cannot be unpacked."""
     first = int(message.offset() or 0)

@@ -255,6 +255,8 @@ class KafkaReader:
     def _look_at_ids(self) -> None:
         """Begin again in topics that were made anew: there, the next offset is that of some other record."""
         ids = self._watch.look()
+        if not ids:
+            return
         if len(ids) == len(self._parts.full_names):
             self._unknown_topic = None  # whichever was unknown is there
         self._withdraw_from_gone(ids)

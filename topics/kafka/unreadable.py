@@ -38,15 +38,15 @@ def end_of_batch(connection: Connection, place: Place, *, first: int) -> int:
     with translating("setting up a consumer"):
         consumer = Consumer(reader_config(connection, ReaderSettings(topics=())), logger=LibraryLog())
     try:
-        if not _is_inside(consumer, place, first, first=first, deadline=deadline):
+        if not _is_inside(consumer, place, offset=first, first=first, deadline=deadline):
             return first
         inside, step = first, 1
-        while _is_inside(consumer, place, first + step, first=first, deadline=deadline):
+        while _is_inside(consumer, place, offset=first + step, first=first, deadline=deadline):
             inside, step = first + step, step * 2
         behind = first + step
         while behind - inside > 1:
             middle = (inside + behind) // 2
-            if _is_inside(consumer, place, middle, first=first, deadline=deadline):
+            if _is_inside(consumer, place, offset=middle, first=first, deadline=deadline):
                 inside = middle
             else:
                 behind = middle
@@ -55,7 +55,7 @@ def end_of_batch(connection: Connection, place: Place, *, first: int) -> int:
         consumer.close()
 
 
-def _is_inside(consumer: Consumer, place: Place, offset: int, *, first: int, deadline: Deadline) -> bool:
+def _is_inside(consumer: Consumer, place: Place, *, offset: int, first: int, deadline: Deadline) -> bool:
     """Whether an offset belongs to the batch that begins at `first`."""
     consumer.incremental_assign([TopicPartition(*place, offset)])
     try:
