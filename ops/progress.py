@@ -27,7 +27,15 @@ from topics.log import Log, Reader, ReaderHooks, ReaderSettings
 
 REFRESH_S = 0.5
 TOLD = frozenset(
-    {"breaker_opened", "upstream_silent", "checkpoint_failed", "record_stuck", "offsets_lost", "load_failed"}
+    {
+        "breaker_opened",
+        "upstream_silent",
+        "checkpoint_failed",
+        "record_stuck",
+        "offsets_lost",
+        "topic_recreated",
+        "load_failed",
+    }
 )
 LINE_EVERY_S = 5.0
 SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process, or one per rank

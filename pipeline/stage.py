@@ -30,7 +30,7 @@ from schemas.errors import LogError, RlweaveError
 from schemas.records import DeadLetter
 from topics.catalog import DEAD_LETTERS
 from topics.clock import Clock, Deadline, SystemClock
-from topics.log import Log, LostOffsets, ReaderHooks, Writer, WriterSettings
+from topics.log import Log, LostOffsets, ReaderHooks, RecreatedTopic, Writer, WriterSettings
 
 TURN_S = 0.25  # longest wait inside one turn: what a stop request costs at most
 CONNECT_S = 10.0  # longest wait for the broker at start
@@ -97,7 +97,12 @@ class StageContext:
 
     def hooks(self) -> ReaderHooks:
         """Reader hooks that write dead letters and say what was lost; add `assigned` and `revoked` with `replace`."""
-        return ReaderHooks(dead_letter=self._dead_letter, lost=self._lost)
+        return ReaderHooks(
+            dead_letter=self._dead_letter,
+            lost=self._lost,
+            recreated=self._recreated,
+            commit_delayed=self._commit_delayed,
+        )
 
     def _dead_letter(self, letter: DeadLetter) -> None:
         # Flushed at once: the offset may be committed next, and a dead letter is an outcome that must survive.
@@ -114,6 +119,23 @@ class StageContext:
             num_lost=lost.num_lost,
             resumed_at=lost.resumed_at,
         )
+
+    def _recreated(self, topic: RecreatedTopic) -> None:
+        self.metrics.count("topics_recreated", topic=topic.topic)
+        self.events.notice(
+            "topic_recreated",
+            details={
+                "topic": topic.topic,
+                "partition": str(topic.partition),
+                "now": topic.topic_id,
+                "lost": f"what the old topic held from offset {topic.held} on; nobody can say how much",
+            },
+            held=topic.held,
+            resumed_at=topic.resumed_at,
+        )
+
+    def _commit_delayed(self, why: str) -> None:
+        self.events.notice("commit_delayed", details={"why": why})
 
 
 def new_instance(seat: str) -> str:

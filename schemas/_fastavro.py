@@ -115,7 +115,8 @@ def read(data: bytes, start: int, *, writer: Schema, reader: Schema | None = Non
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    words = str(error).partition(" from <")[0]  # fastavro names its buffer there, by its address in memory
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _interned(node: dict[str, Any]) -> dict[str, Any]:

@@ -158,6 +158,7 @@ class Outcome:
     attempt: str | None = None  # the attempt that won, if one did
     members: tuple[MemberOutcome, ...]
     closed_unix_ms: int
+    state_digest: str | None = None  # trained: of the version (lineage, step), as its manifest has it; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,7 @@ class LineageStarted:
     seq: int
     holder: str  # instance of the learner
     started_unix_ms: int
+    facts: Mapping[str, str] = field(default_factory=dict)  # what decides its arithmetic: consumers.learner.facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -54,3 +55,14 @@ class Numbers:
         with torch.no_grad():
             logits: Tensor = self._model(torch.tensor([tokens])).logits[0].float()
         return logits
+
+
+def sampling_of(params: Mapping[str, Any], *, limit: str) -> SamplingParams:
+    """The parameters of a request; `limit` is what the route calls the number of tokens."""
+    return SamplingParams(
+        temperature=params["temperature"],
+        top_p=params.get("top_p", 1.0),
+        top_k=max(0, params.get("top_k", 0)),
+        max_tokens=params[limit],
+        stop=tuple(params.get("stop", ())),
+    )

@@ -7,6 +7,7 @@ completions speak, as far as the engine uses them, and misbehaves on demand. Its
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
@@ -26,7 +27,8 @@ from pipeline.engines.vllm.sealed import PRINTS_PREFIX
 from schemas.errors import EngineError
 from schemas.records import SamplingParams, Version
 from tests.inference_faults import Body, Fault, send
-from tests.inference_numbers import Meaning, Numbers
+from tests.inference_loop import end_tasks, turns
+from tests.inference_numbers import Meaning, Numbers, sampling_of
 from topics.clock import Deadline
 
 T = TypeVar("T")
@@ -111,9 +113,7 @@ class InferenceServer:
 
     def _run(self) -> None:
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(end_tasks())
         self._loop.close()
 
     async def _listen(self) -> None:
@@ -124,18 +124,21 @@ class InferenceServer:
         deadline = Deadline.after(20)
         while True:
             try:
-                await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+                self._listener = socket.create_server(("127.0.0.1", self.port))
                 break
             except OSError:  # somebody's connection happens to come from that port
                 deadline.check(f"port {self.port}")
                 await asyncio.sleep(0.1)
-        self.port = self._runner.addresses[0][1]
+        await web.SockSite(self._runner, self._listener).start()
+        self.port = self._listener.getsockname()[1]
         self._stepping = self._loop.create_task(self._step())
 
     async def _stop_listening(self) -> None:
         if self._runner is None:
             return
         self._stepping.cancel()
+        self._loop.remove_reader(self._listener)
+        await turns()  # Python 3.11 loses a connection that it takes while it stops to listen
         server = self._runner.server
         for connection in list(server.connections) if server is not None else ():
             if connection.transport is not None:
@@ -217,7 +220,7 @@ class InferenceServer:
 
     async def _vllm_generate(self, body: Body) -> Body:
         params = body["sampling_params"]
-        sampling = _sampling(params, limit="max_tokens")
+        sampling = sampling_of(params, limit="max_tokens")
         done, logprobs = await self._generate(body["token_ids"], sampling, seed=params.get("seed", 0))
         content: list[Body] = [
             {"token_id": token, "logprob": value} for token, value in zip(done.tokens.tolist(), logprobs, strict=True)
@@ -258,7 +261,7 @@ class InferenceServer:
         if path != "/generate":
             return None
         params = body["sampling_params"]
-        sampling = _sampling(params, limit="max_new_tokens")
+        sampling = sampling_of(params, limit="max_new_tokens")
         done, logprobs = await self._generate(body["input_ids"], sampling, seed=params.get("sampling_seed", 0))
         pairs = [[value, token, None] for token, value in zip(done.tokens.tolist(), logprobs, strict=True)]
         info: Body = {"finish_reason": {"type": done.finish_reason}, "output_token_logprobs": pairs}
@@ -279,7 +282,7 @@ class InferenceServer:
         known |= {"frequency_penalty", "presence_penalty", "detokenize", "stop_token_ids", "add_special_tokens"}
         if self.kind == "trtllm" and not body.keys() <= known:
             raise EngineError(f"extra fields: {sorted(body.keys() - known)}")
-        sampling = _sampling(body, limit="max_tokens")
+        sampling = sampling_of(body, limit="max_tokens")
         done, logprobs = await self._generate(body["prompt"], sampling, seed=body["seed"])
         tops: list[Body] = [{"x": value} for value in logprobs]
         if tops:
@@ -338,13 +341,3 @@ class InferenceServer:
             if self._waiting.pop(name, None) is not None:
                 self._engine.abort([name])
         return done, self._numbers.of_tokens(done, prompt, sampling=sampling)
-
-
-def _sampling(params: Body, *, limit: str) -> SamplingParams:
-    return SamplingParams(
-        temperature=params["temperature"],
-        top_p=params.get("top_p", 1.0),
-        top_k=max(0, params.get("top_k", 0)),
-        max_tokens=params[limit],
-        stop=tuple(params.get("stop", ())),
-    )

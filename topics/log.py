@@ -53,6 +53,20 @@ class LostOffsets:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecreatedTopic:
+    """A topic was deleted and made anew under its name, which its id tells: a position in the old one means nothing.
+
+    Lost is what the old topic held from `held` on; nobody can say how much that was.
+    """
+
+    topic: str
+    partition: int
+    held: int  # next offset to read, in the topic that is gone
+    resumed_at: int  # the earliest record of the new one
+    topic_id: str  # of the new one
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
     """How to read.
 
@@ -71,6 +85,7 @@ class ReaderSettings:
     session_timeout_s: float = 10.0
     buffer_bytes: int = 64 * 1024 * 1024  # most bytes the client prefetches
     instance: str = ""  # of the stage; named in dead letters
+    topic_check_s: float = 10.0  # between looks at the topics' ids: how late a topic made anew is noticed while reading
     client_id: str | None = None  # what `Admin.members` shows of this reader; absent: the instance
 
 
@@ -80,8 +95,10 @@ class ReaderHooks:
 
     dead_letter: Callable[[DeadLetter], None]
     lost: Callable[[LostOffsets], None]
+    recreated: Callable[[RecreatedTopic], None] = lambda _: None  # then reading goes on at the new topic's earliest
     assigned: Callable[[Sequence[TopicPartition]], None] = lambda _: None
     revoked: Callable[[Sequence[TopicPartition]], None] = lambda _: None  # called before they go: commit here
+    commit_delayed: Callable[[str], None] = lambda _: None  # a work queue's commit failed and is tried again; why
 
 
 class Reader(Protocol):
@@ -121,6 +138,7 @@ class Reader(Protocol):
 
         Raises:
             Fenced: the partitions belong to another member by now.
+            LogUnavailable: the broker, or the group's coordinator, is away; later it may go through.
             LogError: the broker refused.
         """
         ...

@@ -5,6 +5,7 @@ Data in and out: envelopes out of `take`, back in through `done`.
 Invariants: never more than `max_in_flight` records are out; a full budget pauses partitions and loses nothing; what is
 in flight on a revoked partition is the caller's to finish or drop, and is never committed here.
 Failure: errors of the reader. A commit refused because partitions moved on is none: their next holder redoes the work.
+A commit that finds no coordinator (a broker restarts) is told and tried again, until that has lasted `COMMIT_LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from schemas.errors import Fenced, LogError
+from schemas.errors import Fenced, LogError, LogUnavailable
 from topics.clock import Clock, Deadline, SystemClock
-from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, TopicPartition
+from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, RecreatedTopic, TopicPartition
 from topics.tracker import OffsetTracker
 
+COMMIT_RETRY_S = 1.0  # between tries while the broker is away: each may take as long as a session
+COMMIT_LIMIT_S = 300.0  # without any commit: work goes on all the while, and all of it would be done again
 _log = logging.getLogger("topics.queue")
 
 
@@ -28,16 +31,27 @@ class WorkQueue:
         reader: with `assign="group"`; its hooks should call `revoked` (as `WorkQueue.open` arranges), else revocations
             are noticed after each poll and nothing is committed on the way out.
         max_in_flight: most records taken and not done, those of revoked partitions included.
-        clock: times the unfinished.
+        clock: times the unfinished, and commits that are put off.
+        delayed: told, once per outage, why a commit was put off.
     """
 
-    def __init__(self, reader: Reader, *, max_in_flight: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        max_in_flight: int,
+        clock: Clock | None = None,
+        delayed: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._reader = reader
         self._max_in_flight = max_in_flight
         self._clock = clock if clock is not None else SystemClock()
         self._tracker = OffsetTracker()
         self._in_flight: dict[int, Envelope] = {}  # by id(); also those of revoked partitions: they use a slot too
         self._paused: set[TopicPartition] = set()
+        self._delayed = delayed
+        self._away: Deadline | None = None  # of commits, while they fail
+        self._retry_s = 0.0
 
     @classmethod
     def open(
@@ -51,8 +65,11 @@ class WorkQueue:
     ) -> WorkQueue:
         """A queue over a reader of its own, which commits what is done before a partition goes."""
         queue: list[WorkQueue] = []
-        reader = log.reader(settings, hooks=replace(hooks, revoked=_revoking(queue, hooks.revoked)))
-        queue.append(cls(reader, max_in_flight=max_in_flight, clock=clock))
+        recreated = _recreating(queue, hooks.recreated)
+        reader = log.reader(
+            settings, hooks=replace(hooks, revoked=_revoking(queue, hooks.revoked), recreated=recreated)
+        )
+        queue.append(cls(reader, max_in_flight=max_in_flight, clock=clock, delayed=hooks.commit_delayed))
         return queue[0]
 
     @property
@@ -101,26 +118,29 @@ class WorkQueue:
     def commit(self) -> None:
         """Commit the lowest unfinished record of each partition, or the position where all is done.
 
+        While no coordinator takes it, it is tried again at later calls: no outcome depends on it.
+
         Raises:
+            LogUnavailable: that has lasted for `COMMIT_LIMIT_S`.
             LogError: the broker refused.
         """
-        positions = self._tracker.commit_positions()
-        if not positions:
+        if self._away is not None and self._clock.monotonic() < self._retry_s:
             return
         try:
-            self._reader.commit(positions)
-        except Fenced as error:
-            _log.warning("not committed, the work will be redone: %s", error)
+            self._commit()
+        except LogUnavailable as error:
+            self._put_off(error)
         else:
-            self._tracker.committed(positions)
+            self._away = None
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are about to go: commit what is done and let go of the rest."""
-        try:
-            self.commit()
-        except LogError as error:
-            _log.warning("not committed before %s went, the work will be redone: %s", list(partitions), error)
+        self._commit_last(f"{list(partitions)} went")
         self._tracker.forget(partitions)
+
+    def recreated(self, topic: RecreatedTopic) -> None:
+        """What is out belongs to a topic that is gone: it is finished all the same, and never committed."""
+        self._tracker.forget([(topic.topic, topic.partition)])
 
     def unfinished_over(self, seconds: float) -> list[Envelope]:
         """Owned records that have been out for longer than `seconds`: the event that names a stuck offset."""
@@ -131,9 +151,37 @@ class WorkQueue:
         return self._tracker.oldest_s(now_s=self._clock.monotonic())
 
     def close(self) -> None:
-        """Leave the group; what is done is committed first."""
-        self.commit()
+        """Leave the group; what is done is committed first, if the broker takes it."""
+        self._commit_last("leaving the group")
         self._reader.close()
+
+    def _commit(self) -> None:
+        positions = self._tracker.commit_positions()
+        if not positions:
+            return
+        try:
+            self._reader.commit(positions)
+        except Fenced as error:
+            _log.warning("not committed, the work will be redone: %s", error)
+        else:
+            self._tracker.committed(positions)
+
+    def _commit_last(self, what: str) -> None:
+        try:
+            self._commit()
+        except LogError as error:
+            _log.warning("not committed before %s, the work will be redone: %s", what, error)
+
+    def _put_off(self, error: LogUnavailable) -> None:
+        self._retry_s = self._clock.monotonic() + COMMIT_RETRY_S
+        if self._away is None:
+            self._away = Deadline.after(COMMIT_LIMIT_S, clock=self._clock)
+            self._delayed(error.message)
+        if self._away.expired:
+            raise LogUnavailable(
+                f"no offsets could be committed for {COMMIT_LIMIT_S:g} s, the limit: {error.message}", hint=error.hint
+            ) from error
+        _log.warning("offsets were not committed yet: %s", error.message)
 
     def _pause_or_resume(self, *, pause: bool) -> None:
         assignment = set(self._reader.assignment())
@@ -169,3 +217,14 @@ def _revoking(
         told(partitions)
 
     return revoked
+
+
+def _recreating(queue: list[WorkQueue], told: Callable[[RecreatedTopic], None]) -> Callable[[RecreatedTopic], None]:
+    """The same for a topic that was made anew."""
+
+    def recreated(topic: RecreatedTopic) -> None:
+        for each in queue:
+            each.recreated(topic)
+        told(topic)
+
+    return recreated

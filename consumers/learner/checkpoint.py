@@ -175,6 +175,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
+def digest_of_tensors(state: Mapping[str, Tensor]) -> bytes:
+    """Digest of named tensors, 32 bytes."""
+    hasher = blake3()
+    for name, tensor in sorted(state.items()):
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.digest()
+
+
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave.
 

@@ -8,23 +8,24 @@ after everything that was in the log at that moment has been read, so a long ste
 that were there in time. Memory is bounded (promise 12): above `buffer_bytes` the samples are paused as long as a batch
 can be cut, and above twice that in any case. A rank takes only records that are on their group's own partition: on
 another one, another rank would answer for the same group.
-Failure: errors of the reader go through; records lost to retention are told by the context's hooks.
+Failure: errors of the reader go through; records lost to retention, or with a topic that was made anew, are told by the
+context's hooks; `CheckpointError` when the topic made anew is `prompts`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumers.learner.assembler import Assembler
 from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
-from schemas.errors import LogError
+from schemas.errors import CheckpointError, LogError
 from schemas.records import PromptGroup, Reward, Sample
 from topics.catalog import PROMPTS, REWARDS, SAMPLES, partition_of
 from topics.clock import Deadline
-from topics.log import Envelope, Positions, ReaderSettings, TopicPartition
+from topics.log import Envelope, Positions, ReaderSettings, RecreatedTopic, TopicPartition
 
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
 _GROUPED = (PromptGroup, Sample, Reward)
@@ -38,6 +39,15 @@ class _Barrier:
 
     at_s: float
     ends: Positions
+
+
+def prompts_are_gone(context: StageContext, *, what: str) -> CheckpointError:
+    """The refusal to go on with numbers of groups that mean other prompts by now."""
+    return CheckpointError(
+        f"{what} belongs to prompts that are gone: the topics of run {context.run.name} were made anew since; going on "
+        "would hide new groups behind old numbers",
+        hint=f"move {context.run.folder} away to train from the beginning, or choose another run.name",
+    )
 
 
 class Intake:
@@ -74,7 +84,7 @@ class Intake:
                 partitions=partitions,
                 instance=context.instance,
             ),
-            hooks=context.hooks(),
+            hooks=replace(context.hooks(), recreated=self._recreated),
         )
         self._paused: tuple[TopicPartition, ...] = ()
         self._barrier: _Barrier | None = None
@@ -133,6 +143,14 @@ class Intake:
     def is_starved(self) -> bool:
         """Whether no full batch is ready, so that only reading, or a deadline, can free the buffer."""
         return self._assembler.num_ready + self._num_ready_elsewhere < self._context.run.groups_per_step
+
+    def _recreated(self, topic: RecreatedTopic) -> None:
+        """Positions are of the new topic from here on, and so is what the next checkpoint says of them."""
+        self._context.hooks().recreated(topic)
+        if topic.topic == PROMPTS.name:
+            raise prompts_are_gone(self._context, what="what this learner did")
+        self._topic_ids = None
+        self._from.pop((topic.topic, topic.partition), None)
 
     def _is_in_place(self, envelope: Envelope) -> bool:
         record = envelope.record

@@ -10,10 +10,12 @@ again: the process restarts from its checkpoint and reads what the ledger really
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from consumers.learner.outcomes import OutcomeDraft
 from pipeline.history import LedgerRecord, LedgerView
+from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, Version
 from topics.catalog import LEDGER, WEIGHTS, partition_of
 from topics.clock import Clock, Deadline
@@ -69,10 +71,13 @@ class Ledger:
             reader.close()
         return self.view
 
-    def begin_lineage(self, *, parent: int, branch_step: int, holder: str) -> int:
+    def begin_lineage(
+        self, *, parent: int, branch_step: int, holder: str, facts: Mapping[str, str] = MappingProxyType({})
+    ) -> int:
         """Begin a history that goes on from (`parent`, `branch_step`); 0, 0 without one. Returns its number.
 
-        Outcomes of the parent beyond `branch_step` are void from here on, in `view` as well.
+        Outcomes of the parent beyond `branch_step` are void from here on, in `view` as well. `facts`: see
+        `consumers.learner.facts`.
 
         Raises:
             LogError: the transaction failed; the process must restart.
@@ -89,6 +94,7 @@ class Ledger:
                 seq=seq,
                 holder=holder,
                 started_unix_ms=now_ms,
+                facts=dict(facts),
             )
 
         self._commit([(partition, started) for partition in range(self._data_partitions)])
@@ -115,8 +121,12 @@ class Ledger:
         """
         if self._lineage == 0:
             raise ValueError("an outcome needs a lineage: call begin_lineage first")
+        digest = None if manifest is None else manifest.state_digest
         self._commit(
-            [(partition_of(draft.group, self._data_partitions), self._outcome(draft, step=step)) for draft in drafts],
+            [
+                (partition_of(draft.group, self._data_partitions), self._outcome(draft, step=step, digest=digest))
+                for draft in drafts
+            ],
             manifest=manifest,
             retired=retired,
         )
@@ -159,7 +169,7 @@ class Ledger:
         """
         self._writer.close(deadline=deadline)
 
-    def _outcome(self, draft: OutcomeDraft, *, step: int) -> MakeRecord:
+    def _outcome(self, draft: OutcomeDraft, *, step: int, digest: str | None) -> MakeRecord:
         now_ms = self._clock.unix_ms()
         return lambda seq: Outcome(
             run=self._run,
@@ -172,6 +182,7 @@ class Ledger:
             attempt=draft.attempt,
             members=draft.members,
             closed_unix_ms=now_ms,
+            state_digest=digest if draft.result == Result.TRAINED else None,
         )
 
     def _commit(

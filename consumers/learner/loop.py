@@ -134,7 +134,7 @@ class LearnerLoop:
         loss = 0.0
         while self._num_cloned < settings.num_steps and not turn.expired:
             self._parts.data.clone(self._num_cloned)
-            loss = trainer.clone(self._demonstrations.batch(self._num_cloned))
+            loss = trainer.clone(self._demonstrations.batch(self._num_cloned), self._num_cloned)
             self._num_cloned += 1
         self._context.metrics.gauge("loss", loss)
         if self._num_cloned == settings.num_steps:

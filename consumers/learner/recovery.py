@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.learner import checkpoint
+from consumers.learner.intake import prompts_are_gone
 from consumers.learner.trainer import Trainer
 from pipeline.engines.model_dir import named_state
 from pipeline.history import ClosedSet, Lineages
@@ -65,7 +66,7 @@ def recover(context: StageContext, *, trainer: Trainer, folder: Path, lineages: 
         )
     for why in restored.skipped:
         context.events.notice("checkpoint_skipped", details={"why": why})
-    _load(trainer, restored.snapshot)
+    put_back(trainer, restored.snapshot)
     state = restored.snapshot.state
     context.events.notice("restored", details={"path": str(restored.path)}, lineage=state.lineage, step=state.step)
     return Recovered(
@@ -108,7 +109,12 @@ def listed_manifests(context: StageContext) -> list[Manifest]:
     return sorted(found.values(), key=lambda manifest: manifest.version)
 
 
-def _load(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
+def put_back(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
+    """Give a trainer the state that `snapshot_of` took.
+
+    Raises:
+        CheckpointError: it belongs to another model.
+    """
     own, _ = named_state(trainer.model)
     saved = snapshot.model
     if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):
@@ -135,11 +141,9 @@ def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[To
         else:
             positions[topic, int(partition)] = offset
     if PROMPTS.name in recreated:
-        raise CheckpointError(
-            f"the checkpoint of step {state.step} belongs to prompts that are gone: the topics of run "
-            f"{context.run.name} were made anew since; going on would hide new groups behind old numbers",
-            hint=f"move {context.run.folder} away to train from the beginning, or choose another run.name",
-        )
+        raise prompts_are_gone(context, what=f"the checkpoint of step {state.step}")
     for topic in sorted(recreated):
-        context.events.notice("topic_recreated", details={"topic": topic, "now": ids.get(topic, "absent")})
+        lost = "what the old topic held beyond the positions of the checkpoint; nobody can say how much"
+        details = {"topic": topic, "now": ids.get(topic, "absent"), "lost": lost}
+        context.events.notice("topic_recreated", details=details)
     return positions

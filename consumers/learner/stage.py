@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from consumers.learner.data import DataSide, OneProcess
+from consumers.learner.facts import Arithmetic, facts_of
 from consumers.learner.holder import RunHolder
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
@@ -82,7 +83,10 @@ class LearnerStage:
         if context.stop.requested:  # nothing is written yet, so there is nothing to void
             return
         lineage = ledger.begin_lineage(  # (5)
-            parent=recovered.lineage, branch_step=recovered.step, holder=context.instance
+            parent=recovered.lineage,
+            branch_step=recovered.step,
+            holder=context.instance,
+            facts=self._facts(recovered, trainer=trainer),
         )
         parts = self._parts(recovered, ledger=ledger, trainer=trainer, group=group, lineage=lineage)
         self._loop = LearnerLoop(context, parts, lineage=lineage, start=recovered)
@@ -112,6 +116,14 @@ class LearnerStage:
                 leaving.callback(self._loop.close, in_order=self._is_sound)
                 if self._is_sound:
                     self._loop.save()
+
+    def _facts(self, recovered: Recovered, *, trainer: Trainer) -> dict[str, str]:
+        setup = self._setup
+        arithmetic = Arithmetic.of(
+            setup.settings, model=setup.model, weights=setup.weights, seed=self._context.run.seed
+        )
+        begins = recovered.lineage == 0
+        return facts_of(arithmetic, trainer, begins=begins, first_anchor=recovered.first_anchor)
 
     def _meet(self, trainer: Trainer, *, deadline: Deadline) -> RankGroup | None:
         """The other ranks, connected; None when there are none, or a stop was asked for."""

@@ -25,13 +25,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from consumers.learner.advantages import batch_advantages
 from consumers.learner.batch import Batch
-from consumers.learner.checkpoint import optimizer_tensors
+from consumers.learner.checkpoint import digest_of_tensors, optimizer_tensors
 from consumers.learner.losses import LossTerms, TokenTerms, cross_entropy_loss, grpo_loss
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.team import Team
 from consumers.learner.tensors import Rows, completion_logprobs, micro_batches, rows_of
 from pipeline.engines.model_dir import load_model, load_tokenizer, named_state
 from pipeline.settings import ModelSettings
+from pipeline.weights.state import stream_digest
 from schemas.errors import TrainingError
 
 Meanwhile: TypeAlias = Callable[[bool], None]  # other work of the same thread; True: the weights are about to change
@@ -60,6 +61,7 @@ class Trainer:
     def __init__(self, settings: LearnerSettings, model: ModelSettings, *, seed: int) -> None:
         torch.set_num_threads(settings.threads)
         self._settings = settings
+        self._seed = seed
         self.device = torch.device(model.device)
         self.model: PreTrainedModel = load_model(model.path, device=model.device, dtype=model.dtype)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(model.path)
@@ -96,6 +98,7 @@ class Trainer:
             TrainingError: loss or gradient is not finite; the weights are as before the failing minibatch.
         """
         self._meanwhile = _nothing if meanwhile is None else meanwhile
+        self._seed_layers("step", batch.step)
         work = self._prepare(batch)
         self._set_learning_rate(self._rate(batch.step))
         proximal = self._proximal(work.rows) if self._settings.loss.minibatches > 1 else None
@@ -112,12 +115,14 @@ class Trainer:
                 self.team.compare(self.digest(), step=batch.step)
         return sums.stats(loss=loss, grad_norm=grad_norm)
 
-    def clone(self, rows: Rows) -> float:
-        """One behaviour-cloning step on demonstration rows, the same on all ranks; the loss in nats per token.
+    def clone(self, rows: Rows, number: int) -> float:
+        """Behaviour-cloning step `number` (from 0) on demonstration rows, the same on all ranks; the loss in nats per
+        token.
 
         Raises:
             TrainingError: loss or gradient is not finite.
         """
+        self._seed_layers("clone", number)
         self._set_learning_rate(self._settings.cloning.learning_rate)
         num_tokens = rows.loss_mask[rows.completion].sum()
         begin, end = _share(len(rows.input_ids), self.team)
@@ -139,12 +144,23 @@ class Trainer:
     def digest(self) -> bytes:
         """Digest of everything a step depends on: model, optimizer and generator; 32 bytes."""
         own, _ = named_state(self.model)
-        state = {**own, **optimizer_tensors(self.optimizer), "generator": self.generator.get_state()}
-        hasher = blake3()
-        for name, tensor in sorted(state.items()):
-            hasher.update(name.encode())
-            hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return hasher.digest()
+        return digest_of_tensors({**own, **optimizer_tensors(self.optimizer), "generator": self.generator.get_state()})
+
+    def state_digest(self, *, wire_dtype: str | None) -> str:
+        """Digest of the weights as a manifest has it, cast to `wire_dtype` ("BF16", "F16", "F32"; None: as they are).
+
+        Raises:
+            WeightsError: a dtype cannot travel.
+        """
+        own, ties = named_state(self.model)
+        return stream_digest(own, ties=ties, wire_dtype=wire_dtype)
+
+    def _seed_layers(self, kind: str, number: int) -> None:
+        """Layers with dropout draw from torch's own generators: what they draw is a function of the step, so a restart
+        need not put it back."""
+        rank = 0 if self.team is None else self.team.rank
+        key = blake3(f"{self._seed}/{kind}/{number}/{rank}".encode()).digest(length=8)
+        torch.manual_seed(int.from_bytes(key, "little") >> 1)
 
     def _prepare(self, batch: Batch) -> _Work:
         samples = [member.sample for member in batch.members]

@@ -14,7 +14,6 @@ Failure: the plug-in's are the sample's (`consumers.rewards.verdict`); those of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from consumers.rewards.scoring import Scored, Scoring
 from consumers.rewards.settings import RewardSettings, check_reward_name, group_id
 from consumers.rewards.watch import Watch
 from pipeline.stage import TURN_S, StageContext
-from schemas.errors import LogUnavailable, RlweaveError
+from schemas.errors import RlweaveError
 from schemas.records import Reward, Sample
 from topics.catalog import REWARDS, SAMPLES, SHADOW_REWARDS
 from topics.clock import Deadline
@@ -39,7 +38,6 @@ COMMIT_S = 0.2  # between two commits: what a crash makes the next process score
 FLUSH_S = 30.0
 PATIENCE_S = 1.0  # without room for this long, partitions are paused and polling goes on
 RECHECK_S = 2.0  # after joining, to see whoever joined in the same moment
-_log = logging.getLogger(__name__)
 
 
 class RewardStage:
@@ -188,13 +186,7 @@ class RewardStage:
         now_s = self._context.clock.monotonic()
         if commit_now or now_s >= self._commit_s + COMMIT_S:
             self._commit_s = now_s
-            self._commit()  # (3)
-
-    def _commit(self) -> None:
-        try:
-            self._queue.commit()
-        except LogUnavailable as error:  # later, then: no outcome depends on it
-            _log.warning("offsets were not committed yet: %s", error.message)
+            self._queue.commit()  # (3)
 
     def _reward(self, scored: Scored) -> Reward:
         sample, found = scored.taken.sample, scored.verdict

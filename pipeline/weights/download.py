@@ -4,7 +4,7 @@ Role: the HTTP side of a fetch; the only client code that talks to `peer`.
 Data in and out: a chunk reference; its bytes (the digest still to be checked), or the `Problem`. A `NewsRequest`;
 calls with each `News`, then the `Problem` that ended them.
 Invariants: reads at most the bytes the manifest names, within one time limit, and no line of news over its bound; a
-peer that sends nothing for `stall_limit_s` is left; follows no redirect, so the token goes nowhere else; decompresses
+peer that sends nothing for `stall_limit_s` is left; follows no redirect; shows no peer the token itself; decompresses
 nothing.
 Failure: never an exception of the library: every one is a `Problem`.
 """
@@ -47,7 +47,7 @@ class ClientSettings:
 
 
 class PeerClient:
-    """An HTTP client that carries the run's token; used as an async context manager."""
+    """An HTTP client that shows each peer its proof of the run's token; used as an async context manager."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -64,7 +64,6 @@ class PeerClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=True if settings.tls is None else settings.tls),
             headers={
-                "Authorization": bearer(settings.token),
                 "Accept-Encoding": "identity",
                 "Rlweave-Class": settings.traffic_class,
             },
@@ -84,7 +83,9 @@ class PeerClient:
         try:
             async with (
                 asyncio.timeout(limit_s),
-                self._session.get(f"{url}/v1/chunks/{chunk.digest}", allow_redirects=False) as response,
+                self._session.get(
+                    f"{url}/v1/chunks/{chunk.digest}", headers=self._shown(url), allow_redirects=False
+                ) as response,
             ):
                 problem = _refusal(response, chunk=chunk)
                 return problem if problem is not None else await self._receive(response, chunk=chunk)
@@ -99,7 +100,7 @@ class PeerClient:
         """
         try:
             async with self._session.post(
-                f"{url}/v1/news", data=encode_request(request), allow_redirects=False
+                f"{url}/v1/news", data=encode_request(request), headers=self._shown(url), allow_redirects=False
             ) as response:
                 if response.status in (404, 405, 501):
                     return None
@@ -110,6 +111,9 @@ class PeerClient:
             return Problem(fault=Fault.DEAD, detail=error.message)
         except (aiohttp.ClientError, OSError) as error:
             return self._problem(error, what="its news", limit_s=None)
+
+    def _shown(self, url: str) -> dict[str, str]:
+        return {"Authorization": bearer(self._settings.token, url=url)}
 
     def _problem(self, error: Exception, *, what: str, limit_s: float | None) -> Problem:
         if isinstance(error, aiohttp.ConnectionTimeoutError):

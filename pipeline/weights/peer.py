@@ -3,8 +3,8 @@
 Role: the source side of every fetch. GET and HEAD `/v1/chunks/{digest}` (see `peer_chunks`), POST `/v1/news` (see
 `peer_news`), GET `/v1/health`.
 Data in and out: the stores' files, served as they are and as soon as they are there.
-Invariants: every request carries the run's token; uploads and streams are bounded. While it runs, `peer.json` says
-where it is.
+Invariants: every request proves that it knows the run's token; uploads and streams are bounded. While it runs,
+`peer.json` says where it is.
 Failure: a bad address ends `start` with `WeightsError`; a failing request ends that request only.
 """
 
@@ -75,11 +75,12 @@ async def serve(settings: PeerSettings, *, stop: asyncio.Event, on_ready: Callab
         WeightsError: the address cannot be bound, or the folder cannot be written.
     """
     # The client leaves at once on shutdown: it verifies and retries elsewhere.
-    app, news = _app(settings)
+    own = _Own()
+    app, news = _app(settings, own=own)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True, logger=_server_log())
     await runner.setup()
     try:
-        url = await _listen(runner, settings=settings)
+        url = own.url = await _listen(runner, settings=settings)
         if settings.folder is not None:
             write_peer_file(settings.folder, url=url)
         try:
@@ -180,10 +181,19 @@ async def _watch(news: NewsResource, *, stop: asyncio.Event) -> None:
         stopped.cancel()
 
 
-def _app(settings: PeerSettings) -> tuple[web.Application, NewsResource]:
+@dataclass
+class _Own:
+    """What is known once the server listens."""
+
+    url: str = ""  # that others use
+
+
+def _app(settings: PeerSettings, *, own: _Own) -> tuple[web.Application, NewsResource]:
     @web.middleware
     async def authorize(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if not is_authorized(request.headers.get("Authorization"), token=settings.token):
+        if not own.url:
+            return refuse(503, "not ready yet")
+        if not is_authorized(request.headers.get("Authorization"), token=settings.token, url=own.url):
             refusal = refuse(401, "the token of this run is required")
             refusal.headers["WWW-Authenticate"] = "Bearer"
             return refusal

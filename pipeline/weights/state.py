@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from blake3 import blake3
 
 from pipeline.weights.arrays import (
     Array,
@@ -135,6 +136,20 @@ def tensor_entries(
     _check_ties(tensors, ties=ties)
     names: Iterable[str] = sorted({*tensors, *ties})
     return tuple(_entry(name, tensors=tensors, tied_to=ties.get(name), wire_dtype=wire_dtype) for name in names)
+
+
+def stream_digest(tensors: Mapping[str, Array], *, ties: Mapping[str, str], wire_dtype: str | None) -> str:
+    """The digest of a state, as its manifest has it; nothing is stored and no copy of the state is made.
+
+    Raises:
+        WeightsError: as `tensor_entries`.
+    """
+    hasher = blake3()
+    for entry in tensor_entries(tensors, ties=ties, wire_dtype=wire_dtype):
+        if entry.tied_to is None:
+            for piece in pieces(tensors[entry.name], dtype=entry.dtype):
+                hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def _entry(name: str, *, tensors: Mapping[str, Array], tied_to: str | None, wire_dtype: str | None) -> TensorEntry:

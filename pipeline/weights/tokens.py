@@ -3,6 +3,8 @@
 Role: one secret per run, the same on every host: in the file that `weights.token_file` names, else in
 `RLWEAVE_PEER_TOKEN`, else in the run's folder, where it is made when nobody else made it. A run on one machine needs no
 more; on several, the file of the first one is taken to the others.
+A peer is shown the token's proof for its own URL, never the token: manifests and Redis name URLs, and whoever put a
+false one there must not learn what opens the others.
 Invariants: a file that is made is made once, whole, and for its owner only; two processes that start together agree.
 What the settings name is read and never made, since each host would make another one.
 Failure: `WeightsError` when there is no token where one should be.
@@ -22,6 +24,7 @@ from schemas.errors import WeightsError
 
 TOKEN_FILE = "peer-token"  # noqa: S105 - in the run's folder
 TOKEN_VARIABLE = "RLWEAVE_PEER_TOKEN"  # noqa: S105 - its name
+_PROOF = b"rlweave peer "
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,256}")
 
 
@@ -60,15 +63,22 @@ def run_token(folder: Path, *, token_file: Path | None) -> str:
     return load_or_create_token(folder / TOKEN_FILE)
 
 
-def bearer(token: str) -> str:
-    """The value of the Authorization header (RFC 6750)."""
-    return f"Bearer {token}"
+def bearer(token: str, *, url: str) -> str:
+    """The value of the Authorization header (RFC 6750) for the peer at `url`, and for no other one.
+
+    It holds HMAC-SHA256 (RFC 2104) of the URL under the token, as 64 hexadecimal digits.
+    """
+    return f"Bearer {hmac.new(token.encode(), _PROOF + url.rstrip('/').encode(), 'sha256').hexdigest()}"
 
 
-def is_authorized(header: str | None, *, token: str) -> bool:
-    """Whether an Authorization header carries the token; takes the same time for every wrong one."""
+def is_authorized(header: str | None, *, token: str, url: str) -> bool:
+    """Whether an Authorization header opens the peer at `url`; takes the same time for every wrong one.
+
+    The token itself does as well, for people with an HTTP client.
+    """
     shown = (header if header is not None else "").encode("utf-8", "surrogateescape")  # any bytes may come in
-    return hmac.compare_digest(shown, bearer(token).encode())
+    proof = hmac.compare_digest(shown, bearer(token, url=url).encode())
+    return hmac.compare_digest(shown, f"Bearer {token}".encode()) or proof
 
 
 def _checked(text: str, *, where: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
@@ -23,12 +24,14 @@ from topics.log import (
     Reader,
     ReaderHooks,
     ReaderSettings,
+    RecreatedTopic,
     TopicPartition,
     Writer,
     WriterSettings,
 )
 from topics.memory import MemoryBroker, MemoryLog
 from topics.queue import WorkQueue
+from topics.starts import Held
 
 P = 4
 LIMIT_S = 30.0
@@ -45,6 +48,12 @@ class Backend(Protocol):
 
     def add_partitions(self, topic: Topic, *, count: int) -> None: ...
 
+    def delete_topic(self, topic: Topic) -> None: ...
+
+    def commit_without_id(self, settings: ReaderSettings, offset: int) -> None:
+        """Commit on partition 0 of the samples, as older releases did."""
+        ...
+
 
 class MemoryBackend:
     def __init__(self, run: str) -> None:
@@ -60,6 +69,14 @@ class MemoryBackend:
     def add_partitions(self, topic: Topic, *, count: int) -> None:
         stored = self.broker.topics[full_name(self.log.run, topic)]
         stored.partitions += [type(stored.partitions[0])() for _ in range(count - len(stored.partitions))]
+
+    def delete_topic(self, topic: Topic) -> None:
+        with self.broker.changed:
+            self.broker.delete_topic(full_name(self.log.run, topic))
+
+    def commit_without_id(self, settings: ReaderSettings, offset: int) -> None:
+        group = self.broker.group(str(settings.group))
+        group.committed[full_name(self.log.run, SAMPLES), 0] = Held(offset=offset)
 
 
 class KafkaBackend:
@@ -80,6 +97,16 @@ class KafkaBackend:
         for future in self.client.create_partitions([NewPartitions(full_name(self.log.run, topic), count)]).values():
             future.result()
 
+    def delete_topic(self, topic: Topic) -> None:
+        name = full_name(self.log.run, topic)
+        self.client.delete_topics([name])[name].result()
+
+    def commit_without_id(self, settings: ReaderSettings, offset: int) -> None:
+        place = Place(full_name(self.log.run, SAMPLES), 0, offset)
+        request = [ConsumerGroupTopicPartitions(str(settings.group), [place])]
+        for future in self.client.alter_consumer_group_offsets(request).values():
+            future.result()
+
 
 @dataclass
 class Told:
@@ -87,6 +114,7 @@ class Told:
 
     dead_letters: list[DeadLetter] = field(default_factory=list)
     lost: list[LostOffsets] = field(default_factory=list)
+    recreated: list[RecreatedTopic] = field(default_factory=list)
     assigned: list[TopicPartition] = field(default_factory=list)
     revoked: list[TopicPartition] = field(default_factory=list)
 
@@ -94,6 +122,7 @@ class Told:
         return ReaderHooks(
             dead_letter=self.dead_letters.append,
             lost=self.lost.append,
+            recreated=self.recreated.append,
             assigned=self.assigned.extend,
             revoked=self.revoked.extend,
         )

@@ -133,9 +133,9 @@ def _token(path: Path, value: bytes) -> object:
         return len(tokens.load_or_create_token(path / "peer-token"))
     (path / "peer-token").write_bytes(value)
     found = tokens.load_or_create_token(path / "peer-token")
-    if not tokens.is_authorized(f"Bearer {found}", token=found):
+    if not tokens.is_authorized(f"Bearer {found}", token=found, url="http://127.0.0.1:1"):
         raise Violated("a token does not fit itself")
-    return found, tokens.is_authorized(value.decode("utf-8", "surrogateescape"), token=found)
+    return found, tokens.is_authorized(value.decode("utf-8", "surrogateescape"), token=found, url="http://127.0.0.1:1")
 
 
 def _pins(path: Path, value: bytes) -> object:

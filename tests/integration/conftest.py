@@ -1,15 +1,19 @@
-"""A hand-written run on a real broker, for the tests of the tools."""
+"""A Redis that a test may disturb, and a hand-written run on a real broker for the tests of the tools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ops.cli.main import cli
-from ops.services.model import ServicesInfo
+from ops.services.model import Layout, ServicesInfo
+from ops.services.server import ensure_started, ensure_stopped
+from ops.services.state import StateFile
+from ops.services.valkey import ValkeyServer
 from tests.unit.ops.little_run import PARTITIONS, LittleRun, little_run, reward
 from topics.catalog import SHADOW_REWARDS, WEIGHTS
 from topics.clock import Deadline
@@ -29,6 +33,18 @@ class Written:
         """Call the command line as a user does."""
         kafka = ["--kafka", self.bootstrap]
         return CliRunner().invoke(cli, [*arguments, *kafka], catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[str]:
+    """A server that only one test uses."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    state_file = StateFile(folder)
+    server = ValkeyServer(state_file, layout=Layout())
+    ensure_started([server], state_file)
+    yield server.address(state_file.read(server.name).ports)
+    ensure_stopped([server], state_file)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from consumers.learner.settings import LearnerSettings
 from consumers.learner.setup import LearnerSetup
 from consumers.learner.stage import LearnerStage
 from pipeline.history import LedgerView
+from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, RunSettings, WeightsSettings
 from pipeline.stage import StageContext, make_context, new_instance
 from schemas.codec import encode, key_of
@@ -51,6 +52,8 @@ class World:
     heartbeat_s: float = 5.0
     ranks: int = 1
     collective_limit_s: float = 20.0
+    redis: RedisClient | None = None
+    lease_s: float = 1.0
     seqs: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -98,7 +101,8 @@ class World:
             model=ModelSettings(path=self.model),
             weights=WeightsSettings(),
             rewards={"match": 1.0},
-            lease_s=1.0,
+            lease_s=self.lease_s,
+            redis=self.redis,
         )
 
     def write(self, *records: Record) -> None:

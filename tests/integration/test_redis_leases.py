@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 from redis import Redis
 
-from ops.services.model import Layout
-from ops.services.server import ensure_started, ensure_stopped
-from ops.services.state import StateFile
-from ops.services.valkey import ValkeyServer
 from pipeline.lease import Lease, LeaseState
 from pipeline.redis_client import MAX_MEMBERS, MAX_VALUE_BYTES, RedisClient
 from pipeline.weights.directory import PeerDirectory, PeerInfo
@@ -82,16 +77,6 @@ def test_an_ended_lease_goes_to_a_successor_with_a_higher_token(client: RedisCli
     assert result.token == 2
     revived = stopped.renew()
     assert (revived.state, revived.holder) == (LeaseState.LOST, "b")
-
-
-@pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[str]:
-    """A server that only one test uses."""
-    state_file = StateFile(tmp_path)
-    server = ValkeyServer(state_file, layout=Layout())
-    ensure_started([server], state_file)
-    yield server.address(state_file.read(server.name).ports)
-    ensure_stopped([server], state_file)
 
 
 def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: str, run_name: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
     NewTopic,
     TopicMetadata,
@@ -22,6 +22,7 @@ from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
 from topics.kafka.configs import topic_configs
 from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
+from topics.kafka.ids import ask_known_ids
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, num_copies
 from topics.lag import partition_lag
 from topics.log import PartitionLag
@@ -83,11 +84,9 @@ class KafkaAdmin:
     def topic_ids(self) -> dict[str, str]:
         """Broker ids of the run's topics by short name."""
         names = list(self._partition_counts())
-        if not names:
-            return {}
         with translating("describing topics"):
-            futures = self._handle.client().describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S)
-            return {self._by_full_name[name].name: str(future.result().topic_id) for name, future in futures.items()}
+            ids = ask_known_ids(self._handle, names)
+        return {self._by_full_name[name].name: topic_id for name, topic_id in ids.items()}
 
     def lag(self, group: str, topics: Sequence[Topic]) -> list[PartitionLag]:
         """How far `group` is behind; everything the broker does not tell is None."""
@@ -104,7 +103,10 @@ class KafkaAdmin:
             committed, ranges = {}, {}
         return [
             partition_lag(
-                self._by_full_name[place[0]].name, place[1], committed=committed.get(place), retained=ranges.get(place)
+                self._by_full_name[place[0]].name,
+                place[1],
+                committed=committed[place].offset if place in committed else None,
+                retained=ranges.get(place),
             )
             for place in places
         ]
@@ -117,13 +119,16 @@ class KafkaAdmin:
         """
         deadline = Deadline.after(REQUEST_TIMEOUT_S)
         while True:
-            futures = self._handle.client().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+            client = self._handle.client()
+            futures = client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
             try:
                 return [str(member.client_id) for member in futures[group].result().members]
             except KafkaException as exception:
                 error = cause_of(exception)
                 if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
+                if error.code() == KafkaError._TIMED_OUT:
+                    self._handle.renew(client)
                 if deadline.expired or not is_transient(error):  # a coordinator may be on its way, on a new cluster
                     raise translated(error, doing=f"asking for the members of {group}") from exception
                 deadline.clock.wait(_RETRY_S)

@@ -138,6 +138,12 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
     return LogError(f"{doing}: {error.name()}: {error.str()}", hint=hint)
 
 
+def not_now(error: KafkaError, *, doing: str) -> LogError:
+    """The same for what may be put off: every error that may pass by itself is a `LogUnavailable`."""
+    known = translated(error, doing=doing)
+    return LogUnavailable(known.message, hint=UNREACHABLE_HINT) if is_transient(error) else known
+
+
 def undelivered(error: KafkaError, *, doing: str) -> DeliveryError | Fenced | AccessDenied:
     """The same for a record that was not written, or of which that is unknown."""
     known = translated(error, doing=doing)

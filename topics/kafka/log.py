@@ -15,7 +15,7 @@ from topics.clock import Deadline
 from topics.kafka.acls import check_access
 from topics.kafka.admin import KafkaAdmin
 from topics.kafka.client import Connection
-from topics.kafka.offsets import AdminHandle, BrokerOffsets
+from topics.kafka.offsets import AdminHandle
 from topics.kafka.reader import KafkaReader
 from topics.kafka.writer import KafkaWriter
 from topics.log import ReaderHooks, ReaderSettings, WriterSettings
@@ -81,7 +81,7 @@ class KafkaLog:
 
     def reader(self, settings: ReaderSettings, *, hooks: ReaderHooks) -> KafkaReader:
         """A reader; it meets the broker at the first `poll`."""
-        return KafkaReader(self._connection, settings, hooks=hooks, offsets=BrokerOffsets(self._handle))
+        return KafkaReader(self._connection, settings, hooks=hooks, handle=self._handle)
 
     def writer(self, settings: WriterSettings) -> KafkaWriter:
         """A writer; a transactional one fences its predecessor at `start`, or at its first transaction."""

@@ -25,6 +25,7 @@ from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, admin_config
 from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translating
 from topics.kafka.refusals import Refusals
+from topics.starts import Held
 
 Place = tuple[str, int]  # (full topic name, partition)
 REQUEST_TIMEOUT_S = 10.0
@@ -32,6 +33,7 @@ _FIRST_TRY_S = 1.0  # doubled with each: soon enough for a refusal, long enough 
 _RETRY_S = 0.1
 _LEAST_S = 0.1
 _RELEARN_S = 2.0
+_NOTE = "topic_id="
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_committed: the last stable offset
 
@@ -43,6 +45,7 @@ class AdminHandle:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._former: AdminClient | None = None  # kept until the next one goes: a call on another thread may use it
         self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
@@ -57,6 +60,16 @@ class AdminHandle:
                 with translating("setting up an admin client"):
                     self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
             return self._client
+
+    def renew(self, client: AdminClient) -> None:
+        """Use a new client from the next call on, unless that was done meanwhile.
+
+        One that lost its brokers while it looked for a group's coordinator was seen to ask nobody any more, for ever,
+        even when the cluster's metadata was asked for (librdkafka 2.16).
+        """
+        with self._lock:
+            if client is self._client:
+                self._client, self._former = None, client
 
     def connect(self, *, limit_s: float) -> ClusterMetadata:
         """Prove that a broker answers, and lets us in.
@@ -80,6 +93,16 @@ class AdminHandle:
                     ) from exception
             slice_s *= 2
             deadline.clock.wait(_RETRY_S)
+
+
+def commit_note(topic_id: str | None) -> str:
+    """Metadata of a committed offset: the id of the topic it belongs to."""
+    return "" if topic_id is None else f"{_NOTE}{topic_id}"
+
+
+def noted_id(note: str | None) -> str | None:
+    """The id in a committed offset's metadata; None when it has none, as those of older releases and of tools."""
+    return note.removeprefix(_NOTE) if note is not None and note.startswith(_NOTE) else None
 
 
 def num_copies(topic: TopicMetadata) -> int:
@@ -113,17 +136,30 @@ class BrokerOffsets:
 
     def committed(
         self, group: str, places: Sequence[Place], *, timeout_s: float = REQUEST_TIMEOUT_S
-    ) -> dict[Place, int]:
-        """Committed position of each partition that has one.
+    ) -> dict[Place, Held]:
+        """Committed position of each partition that has one, with the id of its topic if the offset tells.
 
         Raises:
-            KafkaException: the request failed.
+            KafkaException: the request failed, as a whole or for a partition.
         """
         wanted = [TopicPartition(topic, partition) for topic, partition in places]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._handle.client().list_consumer_group_offsets(request, request_timeout=timeout_s)
-        found = futures[group].result().topic_partitions
-        return {(each.topic, each.partition): each.offset for each in found if each.error is None and each.offset >= 0}
+        client = self._handle.client()
+        try:
+            parts = client.list_consumer_group_offsets(request, request_timeout=timeout_s)[group].result()
+        except KafkaException as exception:
+            if cause_of(exception).code() == KafkaError._TIMED_OUT:
+                self._handle.renew(client)
+            raise
+        found = parts.topic_partitions
+        for each in found:
+            if each.error is not None:  # it may well have an offset
+                raise KafkaException(each.error)
+        return {
+            (each.topic, each.partition): Held(offset=each.offset, topic_id=noted_id(each.metadata))
+            for each in found
+            if each.offset >= 0
+        }
 
     def _list(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
         deadline = Deadline.after(timeout_s)

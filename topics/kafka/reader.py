@@ -20,16 +20,10 @@ from topics.catalog import num_partitions
 from topics.clock import Deadline
 from topics.kafka.assignment import Assignment, full_positions
 from topics.kafka.client import Connection, LibraryLog, reader_config
-from topics.kafka.errors import (
-    cause_of,
-    is_not_member,
-    is_out_of_range,
-    is_transient,
-    is_unknown_topic,
-    translated,
-    translating,
-)
-from topics.kafka.offsets import BrokerOffsets
+from topics.kafka.commits import commit
+from topics.kafka.errors import cause_of, is_out_of_range, is_transient, is_unknown_topic, translated, translating
+from topics.kafka.ids import Ids, IdWatch
+from topics.kafka.offsets import AdminHandle, BrokerOffsets
 from topics.kafka.refusals import Refusals
 from topics.kafka.starts import Starts
 from topics.kafka.unpack import Unpacker
@@ -49,13 +43,14 @@ class KafkaReader:
     """One consumer. Use from one thread; hooks are called from inside `poll` and `close`."""
 
     def __init__(
-        self, connection: Connection, settings: ReaderSettings, *, hooks: ReaderHooks, offsets: BrokerOffsets
+        self, connection: Connection, settings: ReaderSettings, *, hooks: ReaderHooks, handle: AdminHandle
     ) -> None:
         self._settings = settings
         self._hooks = hooks
-        self._offsets = offsets
+        self._offsets = BrokerOffsets(handle)
         self._parts = Assignment(connection.run, settings.topics)
-        self._starts = Starts(offsets, settings, full_names=self._parts.full_names)
+        self._starts = Starts(handle, settings, full_names=self._parts.full_names)
+        self._watch = IdWatch(handle, list(self._parts.full_names.values()), every_s=settings.topic_check_s)
         self._new: list[TopicPartition] = []  # assigned, not yet told to the owner
         self._revoked: set[TopicPartition] = set()  # during the present call
         self._failure: LogError | None = None
@@ -88,6 +83,7 @@ class KafkaReader:
         while True:
             if self._failure is not None:
                 raise self._failure
+            self._look_at_ids()
             if self._parts.pending or self._parts.strayed:
                 self._settle(deadline)
             envelopes = self._take(max_records, deadline=deadline)
@@ -137,7 +133,8 @@ class KafkaReader:
 
         Raises:
             Fenced: a partition belongs to another member by now.
-            LogError: the reader has no group, or the broker refused or did not answer.
+            LogUnavailable: the broker or the group's coordinator is still away.
+            LogError: the reader has no group, or the broker refused.
         """
         if not positions:
             return
@@ -145,11 +142,9 @@ class KafkaReader:
             raise LogError("this reader has no group to commit for")
         if self._settings.assign == "group" and not set(positions) <= set(self._parts.all()):
             raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._parts.all())}")
-        by_full_name = full_positions(positions, self._parts.full_names)
-        places = [Place(topic, partition, offset) for (topic, partition), offset in by_full_name.items()]
-        deadline = Deadline.after(self._settings.session_timeout_s)
-        while not self._committed(places, deadline=deadline):
-            deadline.clock.wait(_SLICE_S)
+        names = self._parts.full_names
+        wanted = {(names[place[0]], place[1]): (at, self._starts.topic_id(place)) for place, at in positions.items()}
+        commit(self._consumer, wanted, group=self._settings.group, limit_s=self._settings.session_timeout_s)
 
     def end_positions(self) -> dict[TopicPartition, int]:
         """Offset after the last readable record, per assigned partition.
@@ -195,6 +190,8 @@ class KafkaReader:
     def _on_revoke(self, consumer: Consumer, places: list[Place]) -> None:
         gone = self._short(places)
         self._hooks.revoked(gone)
+        active = set(self._parts.active())
+        self._starts.leave({place: self._parts.next_of(place) for place in gone if place in active})
         self._revoked.update(gone)
         self._new = [place for place in self._new if place not in gone]
         consumer.incremental_unassign(self._places(self._parts.forget(gone)))
@@ -204,10 +201,11 @@ class KafkaReader:
         self._withdraw({place: self._parts.next_of(place) for place in self._parts.strayed})
         timeout_s = min(_ASK_LIMIT_S, max(0.5, deadline.remaining_s()))
         try:
-            starts, lost = self._starts.find(self._parts.pending, timeout_s=timeout_s)
+            found = self._starts.find(self._parts.pending, timeout_s=timeout_s)
         except KafkaException as exception:
             self._judge(cause_of(exception), doing="finding start offsets")
             return
+        starts = {place: start.offset for place, start in found.items()}
         by_full_name = full_positions(starts, self._parts.full_names)
         self._consumer.incremental_assign(
             [Place(topic, part, offset) for (topic, part), offset in by_full_name.items()]
@@ -215,11 +213,26 @@ class KafkaReader:
         self._parts.begin(starts)
         self._each(self._consumer.pause, [place for place in starts if place in self._parts.paused])
         self._unknown_topic = None
-        for each in lost:
-            self._hooks.lost(each)
+        self._withdraw_from_gone(self._starts.ids)  # other partitions of a topic that one of these found to be gone
+        for start in found.values():
+            if start.lost is not None:
+                self._hooks.lost(start.lost)
+            if start.recreated is not None:
+                self._hooks.recreated(start.recreated)
         if self._new:
             new, self._new = self._new, []
             self._hooks.assigned(new)
+
+    def _look_at_ids(self) -> None:
+        """Begin again in topics that were made anew: there, the next offset is that of some other record."""
+        ids = self._watch.look()
+        if len(ids) == len(self._parts.full_names):
+            self._unknown_topic = None  # whichever was unknown is there
+        self._withdraw_from_gone(ids)
+
+    def _withdraw_from_gone(self, ids: Ids) -> None:
+        moved = self._starts.begun_elsewhere(self._parts.active(), ids)
+        self._withdraw({place: self._parts.next_of(place) for place in moved})
 
     def _withdraw(self, positions: Positions) -> None:
         """Stop reading these; `_settle` begins again from the given offsets."""
@@ -275,24 +288,6 @@ class KafkaReader:
         failure = translated(error, doing=doing)
         failure.__cause__ = KafkaException(error)
         self._failure = failure
-
-    def _committed(self, places: list[Place], *, deadline: Deadline) -> bool:
-        """Try to commit; False when it is worth another try."""
-        try:
-            done = self._consumer.commit(offsets=places, asynchronous=False)
-        except KafkaException as exception:
-            cause = exception
-        else:
-            errors = [each.error for each in done if each.error is not None]
-            if not errors:
-                return True
-            cause = KafkaException(errors[0])
-        error = cause_of(cause)
-        if is_not_member(error):
-            raise Fenced(f"cannot commit: the group went on without this member ({error.str()})") from cause
-        if is_transient(error) and not deadline.expired:
-            return False
-        raise translated(error, doing=f"committing for group {self._settings.group}") from cause
 
     def _active(self, places: Sequence[TopicPartition]) -> list[TopicPartition]:
         return [place for place in places if place not in self._parts.pending]

@@ -135,7 +135,7 @@ class MemoryAdmin:
         """How far `group` is behind."""
         with self._broker.changed:
             described = self.describe()
-            committed = self._broker.group(group).committed
+            committed = {place: held.offset for place, held in self._broker.group(group).committed.items()}
             return [
                 partition_lag(
                     topic.name,
@@ -157,7 +157,7 @@ class MemoryAdmin:
         with self._broker.changed:
             names = [full_name(self._run, topic) for topic, _ in self._existing()]
             for name in names:
-                del self._broker.topics[name]
+                self._broker.delete_topic(name)
             self._broker.changed.notify_all()
             return names
 

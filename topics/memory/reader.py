@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from schemas.errors import CodecError, Fenced, LogError
+from schemas.errors import CodecError, Fenced, LogError, LogUnavailable
 from topics.catalog import full_name, num_partitions
 from topics.clock import Deadline, SystemClock
 from topics.dead_letters import dead_letter, readable
-from topics.log import Envelope, LostOffsets, Positions, ReaderHooks, ReaderSettings, TopicPartition
-from topics.memory.store import MemoryBroker, Partition, Stored
-from topics.starts import checked_start
+from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPartition
+from topics.memory.store import MemoryBroker, Partition, Stored, StoredTopic
+from topics.starts import Held, Present, find_start
 
 _SLICE_S = 0.05
 
@@ -43,6 +43,8 @@ class MemoryReader:
         self._short = {full: name for name, full in self._full.items()}
         self._positions: dict[TopicPartition, int | None] = {}  # None: start still to be found
         self._paused: set[TopicPartition] = set()
+        self._ids: dict[TopicPartition, str] = {}  # of the topic in which each partition was begun
+        self._left: dict[TopicPartition, int] = {}  # where partitions stood that went to others, or with their topic
         self._new: list[TopicPartition] = []
         self._turn = 0  # which partition is served first
         if settings.assign == "group":
@@ -104,6 +106,7 @@ class MemoryReader:
 
         Raises:
             Fenced: a partition belongs to another member by now.
+            LogUnavailable: the coordinator is away.
             LogError: the reader has no group.
         """
         if not positions:
@@ -111,8 +114,13 @@ class MemoryReader:
         if self._settings.group is None:
             raise LogError("this reader has no group to commit for")
         with self._broker.changed:
+            if self._broker.coordinator_away:
+                raise LogUnavailable(f"committing for group {self._settings.group}: the group's coordinator is away")
             group = self._broker.group(self._settings.group)
-            places = {(self._full[topic], partition): offset for (topic, partition), offset in positions.items()}
+            places = {
+                (self._full[place[0]], place[1]): Held(offset=at, topic_id=self._ids.get(place))
+                for place, at in positions.items()
+            }
             if self._settings.assign == "group" and any(group.holders.get(place) is not self for place in places):
                 raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._positions)}")
             group.committed.update(places)
@@ -167,7 +175,9 @@ class MemoryReader:
         if gone:
             self._hooks.revoked(gone)
             for place in gone:
-                del self._positions[place]
+                position = self._positions.pop(place)
+                if position is not None:
+                    self._left[place] = position
                 self._paused.discard(place)
                 group.holders.pop((self._full[place[0]], place[1]), None)
             self._broker.changed.notify_all()
@@ -179,15 +189,18 @@ class MemoryReader:
     def _settle(self) -> None:
         """Give every partition a position on the log; report what is lost and what is new."""
         for place, wanted in self._positions.items():
-            partition = self._partition(place)
-            found = self._committed(place) if wanted is None else wanted
-            retained = (partition.earliest, partition.end())
-            if found is None:
-                found = retained[0] if self._settings.start == "earliest" else retained[1]
-            start = checked_start(place, found, retained=retained, on_lost=self._settings.on_lost)
-            self._positions[place] = start
-            if start != found:
-                self._hooks.lost(LostOffsets(topic=place[0], partition=place[1], wanted=found, resumed_at=start))
+            stored, partition = self._topic(place), self._partition(place)
+            if wanted is not None and self._ids.get(place) == stored.topic_id and partition.holds(wanted):
+                continue
+            held = self._held(place, topic_id=stored.topic_id)
+            present = Present(topic_id=stored.topic_id, earliest=partition.earliest, end=partition.end())
+            start = find_start(place, held, present=present, settings=self._settings)
+            self._positions[place] = start.offset
+            self._ids[place] = stored.topic_id
+            if start.lost is not None:
+                self._hooks.lost(start.lost)
+            if start.recreated is not None:
+                self._hooks.recreated(start.recreated)
         if self._new:
             new, self._new = self._new, []
             self._hooks.assigned(new)
@@ -241,16 +254,26 @@ class MemoryReader:
             return None
         return replace(origin, record=record)
 
-    def _committed(self, place: TopicPartition) -> int | None:
+    def _held(self, place: TopicPartition, *, topic_id: str) -> Held | None:
+        """The position to go on from: as on Kafka."""
+        own = self._positions[place]
+        if own is not None:
+            return Held(offset=own, topic_id=self._ids.get(place))
         if self._settings.assign != "group" or self._settings.group is None:
             return None
-        return self._broker.group(self._settings.group).committed.get((self._full[place[0]], place[1]))
+        committed = self._broker.group(self._settings.group).committed.get((self._full[place[0]], place[1]))
+        if committed is None and place in self._left and self._ids[place] != topic_id:
+            return Held(offset=self._left[place], topic_id=self._ids[place])
+        return committed
 
-    def _partition(self, place: TopicPartition) -> Partition:
+    def _topic(self, place: TopicPartition) -> StoredTopic:
         stored = self._broker.topics.get(self._full[place[0]])
         if stored is None or place[1] >= len(stored.partitions):
             raise LogError(f"reading {self._full[place[0]]} [{place[1]}]: there is no such topic or partition")
-        return stored.partitions[place[1]]
+        return stored
+
+    def _partition(self, place: TopicPartition) -> Partition:
+        return self._topic(place).partitions[place[1]]
 
     def _check(self, places: Iterable[TopicPartition], *, doing: str) -> None:
         strangers = [place for place in places if place not in self._positions]

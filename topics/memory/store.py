@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
 
+from topics.starts import Held
+
 Place = tuple[str, int]  # (full topic name, partition)
 
 
@@ -60,6 +62,10 @@ class Partition:
         self.opened = {each: begin for each, begin in self.opened.items() if each.status == "open"}
         return min(self.opened.values(), default=self.earliest + len(self.records))
 
+    def holds(self, position: int) -> bool:
+        """Whether reading can go on from there."""
+        return self.earliest <= position <= self.end()
+
     def read(self, position: int, *, limit: int) -> tuple[list[tuple[int, Stored]], int]:
         """Up to `limit` readable records from `position` on, and the position after them and what is to skip."""
         found: list[tuple[int, Stored]] = []
@@ -95,7 +101,7 @@ class Group:
     members: list[object] = field(default_factory=list)
     topics: dict[int, set[str]] = field(default_factory=dict)  # by id() of the member
     holders: dict[Place, object] = field(default_factory=dict)
-    committed: dict[Place, int] = field(default_factory=dict)
+    committed: dict[Place, Held] = field(default_factory=dict)
 
 
 class MemoryBroker:
@@ -107,6 +113,7 @@ class MemoryBroker:
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
         self.open: dict[str, Transaction] = {}  # by transactional id
+        self.coordinator_away = False  # set by a test: no group can commit, as while a broker restarts
 
     def end_transaction(self, transactional_id: str, *, status: Literal["committed", "aborted"]) -> None:
         """Commit or abort the open transaction of this id, if there is one."""
@@ -119,6 +126,12 @@ class MemoryBroker:
                 if topic in self.topics:
                     self.topics[topic].partitions[partition].append(Stored(marker=True))
             self.changed.notify_all()
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic, and with it what groups have committed of it."""
+        del self.topics[name]
+        for group in self.groups.values():
+            group.committed = {place: held for place, held in group.committed.items() if place[0] != name}
 
     def group(self, name: str) -> Group:
         """The group of this name, made when first asked for."""

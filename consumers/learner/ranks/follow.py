@@ -158,7 +158,7 @@ class _Work:
         if self._demonstrations is None:
             seed = self._context.run.seed
             self._demonstrations = Demonstrations.open(self._cloning, trainer=self._trainer, seed=seed)
-        self._trainer.clone(self._demonstrations.batch(command.step))
+        self._trainer.clone(self._demonstrations.batch(command.step), command.step)
 
     def _cloned(self, _: Command) -> None:
         self._trainer.reset_optimizer()

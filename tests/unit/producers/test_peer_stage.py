@@ -133,7 +133,9 @@ def test_the_limit_of_open_files_fits_the_streams(world: World) -> None:
 
 
 def _fetch_chunk(url: str, chunk: ChunkRef, *, token: str, tls: ssl.SSLContext | None) -> bytes:
-    request = urllib.request.Request(f"{url}/v1/chunks/{chunk.digest}", headers={"Authorization": bearer(token)})
+    request = urllib.request.Request(
+        f"{url}/v1/chunks/{chunk.digest}", headers={"Authorization": bearer(token, url=url)}
+    )
     with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
         data: bytes = answer.read()
     return data

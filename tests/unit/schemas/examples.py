@@ -109,6 +109,7 @@ _OUTCOME = Outcome(
         MemberOutcome(member=1, result="failed", reason="never_arrived"),
     ),
     closed_unix_ms=NOW_MS,
+    state_digest="ef" * 32,
 )
 
 _EVENT = StageEvent(
@@ -169,7 +170,16 @@ EXAMPLES: tuple[Record, ...] = (
     SAMPLE,
     REWARD,
     _OUTCOME,
-    LineageStarted(run="demo", lineage=2, parent=1, branch_step=8, seq=70, holder="learner-1", started_unix_ms=NOW_MS),
+    LineageStarted(
+        run="demo",
+        lineage=2,
+        parent=1,
+        branch_step=8,
+        seq=70,
+        holder="learner-1",
+        started_unix_ms=NOW_MS,
+        facts={"torch": "2.9.0+cpu"},
+    ),
     LedgerSealed(run="demo", lineage=2, step=9, seq=78, num_groups=8, reason="last step", sealed_unix_ms=NOW_MS),
     _EVENT,
     _COMMAND,

@@ -223,3 +223,15 @@ def test_expected_type_is_what_the_caller_gets() -> None:
     prompt: PromptGroup = decode(encode(PROMPT), PromptGroup)
     sample: Sample = decode(encode(long_sample()), Sample)
     assert (prompt, sample) == (PROMPT, long_sample())
+
+
+def test_the_same_bytes_are_refused_in_the_same_words() -> None:
+    """Whatever the library says of where it holds them in memory."""
+    frame = encode(SAMPLE)
+    said = []
+    for length in range(len(MARKER) + 8, len(frame)):
+        with pytest.raises(CodecError) as refused:
+            decode(frame[:length])
+        said.append(refused.value.message)
+    assert any("EOFError: cannot read" in each for each in said)
+    assert not any(" at 0x" in each for each in said)

@@ -16,6 +16,7 @@ import torch
 from consumers.learner.checkpoint import (
     LearnerState,
     Snapshot,
+    load,
     newest_valid,
     optimizer_tensors,
     prune,
@@ -28,6 +29,7 @@ from pipeline.history import ClosedSet, Lineages
 from schemas.errors import CheckpointError
 from schemas.records import Version
 from tests.unit.consumers.learner.material import lineages
+from topics.clock import Deadline
 
 
 def every(_: Version) -> bool:
@@ -197,3 +199,34 @@ def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         assert found.state.step >= before
         assert found.model["w"][0, 0].item() == found.state.step
         assert ClosedSet.from_json(found.state.closed) == ClosedSet(range(found.state.step))
+
+
+def test_a_restore_while_another_save_runs_is_whole_and_of_a_step_that_was_done(tmp_path: Path) -> None:
+    """Case 43: a second process saves and prunes all the time; what is read is one step, all of it."""
+    save(tmp_path, snapshot(1))
+    child = os.fork()
+    if child == 0:
+        for step in range(2, 100_000):
+            save(tmp_path, snapshot(step))
+            prune(tmp_path, keep=3, survives=every)
+        os._exit(0)
+    seen: list[int] = []
+    try:
+        deadline = Deadline.after(20)
+        while len(set(seen)) < 20:
+            deadline.check(f"20 different steps, seen {sorted(set(seen))}")
+            step = versions(tmp_path)[0].step
+            try:
+                found = load(tmp_path / f"1.{step}")
+            except CheckpointError:
+                assert versions(tmp_path)[0].step >= step + 3, "torn, and not pruned meanwhile"
+                continue
+            seen.append(found.state.step)
+            assert found.model["w"][0, 0].item() == found.state.step
+            assert ClosedSet.from_json(found.state.closed) == ClosedSet(range(found.state.step))
+            assert found.state.positions == {"samples/0": 100 + found.state.step}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert seen == sorted(seen)
+    assert newest(tmp_path).state.step >= seen[-1]

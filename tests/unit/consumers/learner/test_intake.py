@@ -11,9 +11,10 @@ from consumers.learner.intake import Intake
 from consumers.learner.settings import LearnerSettings
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
+from schemas.errors import CheckpointError
 from schemas.records import PromptGroup, Record, Reward, Sample
 from tests.unit.consumers.learner.material import G, assembler, fates, lineages, prompt, reward, sample, whole
-from topics.catalog import DEAD_LETTERS, PROMPTS, REWARDS, SAMPLES, Topic
+from topics.catalog import DEAD_LETTERS, PROMPTS, REWARDS, SAMPLES, Topic, full_name
 from topics.clock import Deadline, ManualClock
 from topics.log import Positions, WriterSettings
 from topics.memory import MemoryLog
@@ -193,3 +194,33 @@ def test_notices_of_the_assembler_become_events(name: str) -> None:
     rig.pump()
     metric = {"id_conflict": "id_conflicts", "orphans_given_up": "orphans{topic=samples}"}[name]
     assert rig.gauges()[metric] == 1
+
+
+def made_anew(rig: Rig, topic: Topic) -> None:
+    rig.log.broker.delete_topic(full_name("r", topic))
+    rig.log.admin().ensure_topics()
+
+
+def test_samples_made_anew_are_read_from_their_beginning_and_positions_are_of_the_new_topic() -> None:
+    rig = Rig()
+    rig.write(whole(0))
+    rig.pump(2)
+    before = rig.intake.topic_ids
+    made_anew(rig, SAMPLES)
+    rig.write([prompt(4), *[record for record in whole(4) if not isinstance(record, PromptGroup)]])
+    rig.pump(2)
+    assert rig.assembler.num_ready == 2
+    after = rig.intake.topic_ids
+    assert {name for name in after if after[name] != before[name]} == {"samples"}
+    assert after["samples"] == rig.log.admin().topic_ids()["samples"]
+    assert rig.gauges()["topics_recreated{topic=samples}"] == P
+
+
+def test_prompts_made_anew_end_the_learner() -> None:
+    """Their numbers are closed already, or open for other prompts."""
+    rig = Rig()
+    rig.write([prompt(0)])
+    rig.pump()
+    made_anew(rig, PROMPTS)
+    with pytest.raises(CheckpointError, match=r"prompts that are gone.*would hide new groups behind old numbers"):
+        rig.pump()

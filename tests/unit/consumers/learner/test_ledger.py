@@ -125,3 +125,14 @@ def test_recovering_fences_the_predecessor_before_the_end_is_read() -> None:
         old.write_step(1, [draft(0)])
     assert new.begin_lineage(parent=0, branch_step=0, holder="new") == 2
     assert [each.record for each in everything(log) if isinstance(each.record, Outcome)] == []
+
+
+def test_what_a_step_made_and_how_a_lineage_computes_is_kept_with_them() -> None:
+    log = MemoryLog(run="r", data_partitions=P)
+    ledger = open_ledger(log)
+    ledger.begin_lineage(parent=0, branch_step=0, holder="h", facts={"torch": "2"})
+    ledger.write_step(1, [draft(0), draft(1, Result.DROPPED)], manifest=manifest(1))
+    records = [each.record for each in everything(log)]
+    assert [each.facts for each in records if isinstance(each, LineageStarted)] == [{"torch": "2"}] * P
+    outcomes = {each.group: each.state_digest for each in records if isinstance(each, Outcome)}
+    assert outcomes == {0: "0" * 64, 1: None}

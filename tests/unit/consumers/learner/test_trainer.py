@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from consumers.learner import checkpoint
 from consumers.learner.batch import Batch, TrainGroup, TrainMember
+from consumers.learner.recovery import put_back, snapshot_of
 from consumers.learner.settings import LearnerSettings, LossSettings, OptimizerSettings
 from consumers.learner.tensors import completion_logprobs, micro_batches, rows_of
 from consumers.learner.trainer import Trainer
@@ -19,6 +24,16 @@ from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import Sample, SamplingParams, Version, VersionRun
 
 VERSION = Version(lineage=1, step=0)
+STATE = checkpoint.LearnerState(
+    lineage=1,
+    step=1,
+    positions={},
+    topic_ids={},
+    closed={"watermark": 0, "above": []},
+    num_cloning_steps=0,
+    threads=1,
+    first_anchor="",
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +99,26 @@ def test_the_same_batch_gives_the_same_bits(model_dir: Path) -> None:
     first.step(batch())
     second.step(batch())
     assert torch.equal(weights(first), weights(second))
+
+
+def test_dropout_is_a_function_of_the_step_so_a_restored_trainer_draws_what_the_first_one_drew(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    path = shutil.copytree(model_dir, tmp_path / "model")
+    config = json.loads((path / "config.json").read_text())
+    assert "attention_dropout" in config
+    (path / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.3}))
+    whole, plain = trainer(path), trainer(model_dir)
+    plain.step(batch())
+    whole.step(batch())
+    assert not torch.equal(weights(whole), weights(plain)), "dropout did nothing"
+    saved = checkpoint.save(tmp_path / "checkpoints", snapshot_of(whole, state=STATE))
+    whole.step(replace(batch(), step=2))
+    torch.rand(100)  # other work of the process draws from the same generator
+    restored = trainer(path)
+    put_back(restored, checkpoint.load(saved))
+    restored.step(replace(batch(), step=2))
+    assert restored.digest() == whole.digest()
 
 
 def test_micro_batches_change_nothing_but_rounding(model_dir: Path) -> None:

@@ -202,3 +202,19 @@ def test_unknown_lag_changes_nothing(instances: list[InstanceSeen], rate: float 
     required = [seen for seen in instances if seen.reward is not None and seen.reward.required]
     drafts = decide(snapshot(*instances, lag=None, rate=rate), SETTINGS)
     assert not required or drafts == []
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_lag_that_wobbles_around_its_threshold_switches_once(unknown: bool) -> None:
+    """Case 47 (e): and (b), (c) with it, when every other answer is none."""
+    lags: list[int | None] = [99, 101, 99, 102, 98, 101, 60, 99, 101, 51, 99, 103]
+    if unknown:
+        lags = [each for lag in lags for each in (lag, None)]
+    rate: float | None = None
+    said: list[float | None] = []
+    for lag in [*lags, 50, *lags[:1], 50, None]:
+        for draft in decide(snapshot(reward(), lag=lag, rate=rate), SETTINGS):
+            rate = draft.rate
+            said.append(draft.rate)
+            assert draft.replicas is None
+    assert said == [0.0, None], "paused at 101, lifted at half of the limit, and not once in between"

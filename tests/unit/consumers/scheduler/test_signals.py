@@ -187,3 +187,19 @@ def test_a_slow_broker_holds_nobody_up() -> None:
     admin.gate.set()
     watch.join(10.0)
     assert watch.latest() == {("g", "samples"): 7}
+
+
+def test_an_engine_that_was_killed_and_comes_back_serves_nothing_until_it_swapped() -> None:
+    """Case 40: up, at version 20 before, and not ready: neither its predecessor's version nor version 0 is its own."""
+    v20, back = Version(lineage=1, step=20), {"instance": "rollout-2"}
+    signals = folded(
+        (1.0, event(0, "heartbeat", "heartbeat", version=v20, details={"phase": "generating"})),
+        (5.0, event(0, "notice", "started", **back)),
+        (6.0, event(1, "heartbeat", "heartbeat", details={"phase": "waiting_for_weights"}, **back)),
+    )
+    assert signals.forget_silent(now_s=12.0, after_s=10.0) == ["rollout-1"]
+    cold = signals.snapshot(now_s=12.0, lag={}, standing=Standing())
+    assert cold.served() == {"rollout-2": None}
+    assert [one.phase for one in cold.instances] == ["waiting_for_weights"]
+    signals.add_event(event(2, "heartbeat", "heartbeat", version=v20, **back), now_s=13.0)
+    assert signals.snapshot(now_s=13.0, lag={}, standing=Standing()).served() == {"rollout-2": v20}

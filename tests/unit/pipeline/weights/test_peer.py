@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import http.server
 import multiprocessing
 import os
 import stat
@@ -14,10 +16,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.download import ClientSettings, PeerClient
 from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer_board import Fault, Problem
 from pipeline.weights.peer_file import PEER_FILE, read_peer_file
 from pipeline.weights.tokens import load_or_create_token
 from schemas.errors import WeightsError
+from schemas.records import ChunkRef
 from tests.unit.pipeline.weights.helpers import TOKEN, honest_peer, new_store
 
 _ABSENT = "0" * 64
@@ -140,6 +145,39 @@ def test_a_port_in_use_is_a_clear_error(store: ChunkStore, url: str) -> None:
     assert port is not None
     with pytest.raises(WeightsError, match=f"cannot listen on 127.0.0.1:{port}"):
         PeerServer(PeerSettings(stores=[store], token=TOKEN, port=port)).start()
+
+
+def test_what_one_peer_is_shown_opens_no_other_one(store: ChunkStore) -> None:
+    """A false manifest, or Redis, names a listener of somebody else: what it is shown is worth nothing elsewhere."""
+    shown: list[str] = []
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            shown.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Listener) as false, honest_peer(store) as url:
+        thread = threading.Thread(target=false.serve_forever)
+        thread.start()
+        asked = asyncio.run(_ask(f"http://127.0.0.1:{false.server_port}"))
+        false.shutdown()
+        thread.join()
+        assert isinstance(asked, Problem)
+        assert asked.fault is Fault.ABSENT
+        assert shown
+        assert TOKEN not in shown[0]
+        assert _request(url, "/v1/health", token=None, headers={"Authorization": shown[0]})[0] == 401
+        answered = asyncio.run(_ask(url))
+        assert isinstance(answered, Problem)
+        assert answered.fault is Fault.ABSENT, "the honest one lets the same client in"
+
+
+async def _ask(url: str) -> bytearray | Problem:
+    async with PeerClient(ClientSettings(token=TOKEN)) as client:
+        return await client.download(url, chunk=ChunkRef(digest=_ABSENT, num_bytes=0), limit_s=5)
 
 
 def test_the_token_is_not_in_the_settings_text(store: ChunkStore) -> None:

@@ -138,7 +138,7 @@ def test_cloning_is_that_of_one_rank(model_dir: Path, num_ranks: int) -> None:
 
     def clone(one: Trainer) -> tuple[list[float], torch.Tensor]:
         rows = rows_of(samples, device=one.device)
-        losses = [one.clone(rows) for _ in range(3)]
+        losses = [one.clone(rows, number) for number in range(3)]
         one.reset_optimizer()
         return losses, weights(one)
 
@@ -159,7 +159,7 @@ def test_fewer_rows_than_ranks_leave_some_with_none(model_dir: Path) -> None:
     def work(group: RankGroup) -> bytes:
         one = trainer(model_dir)
         one.team = GroupTeam(group, compare_every=1, step=0)
-        one.clone(rows_of(samples, device=one.device))
+        one.clone(rows_of(samples, device=one.device), 0)
         return one.digest()
 
     assert len(set(together(3, work))) == 1

@@ -1,0 +1,136 @@
+"""What decides the arithmetic of a learner's steps beside their data: kept in the ledger with every lineage.
+
+Role: lets recorded mode compute what was computed (docs/design/0010).
+Data in: settings, the trainer, this machine. Data out: plain texts by name, in `LineageStarted.facts`; and back.
+Names: `settings`, JSON of `Arithmetic`; `initial_state`, digest of the weights as the model directory has them (only
+where a history begins); `first_anchor`, digest of the run's first version, after cloning (once it is known); all others
+describe the environment.
+Invariants: no path and no plug-in name is kept, so nothing that a topic says leads to code or files; the environment
+is compared, the settings are applied.
+Failure: `RecordInvalid` for settings that this release does not understand.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import transformers
+from blake3 import blake3
+from pydantic import Field, ValidationError
+
+from consumers.learner.settings import CloningSettings, LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.trainer import Trainer
+from pipeline.settings import ModelSettings, PositiveInt, Section, WeightsSettings
+from schemas.errors import RecordInvalid
+
+SETTINGS, INITIAL_STATE, FIRST_ANCHOR = "settings", "initial_state", "first_anchor"
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+class Arithmetic(Section):
+    """The settings that enter the numbers."""
+
+    seed: int = Field(ge=0, description="run.seed: of the order of samples, of dropout, of the cloning source.")
+    ranks: PositiveInt = Field(description="learner.ranks.")
+    threads: PositiveInt = Field(description="learner.threads.")
+    micro_batch_tokens: PositiveInt = Field(description="learner.micro_batch_tokens.")
+    device: str = Field(description="model.device.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(description="model.dtype.")
+    wire_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(description="weights.wire_dtype.")
+    optimizer: OptimizerSettings = Field(description="[learner.optimizer].")
+    loss: LossSettings = Field(description="[learner.loss].")
+    cloning: CloningSettings = Field(description="[learner.cloning], without its source.")
+    cloning_source: str = Field(description="Digest of the settings of the cloning source; empty: none.")
+
+    @classmethod
+    def of(cls, settings: LearnerSettings, *, model: ModelSettings, weights: WeightsSettings, seed: int) -> Arithmetic:
+        """Those of a run's settings."""
+        source = settings.cloning.source
+        return cls(
+            seed=seed,
+            ranks=settings.ranks,
+            threads=settings.threads,
+            micro_batch_tokens=settings.micro_batch_tokens,
+            device=model.device,
+            dtype=model.dtype,
+            wire_dtype=weights.wire_dtype,
+            optimizer=settings.optimizer,
+            loss=settings.loss,
+            cloning=settings.cloning.model_copy(update={"source": None}),
+            cloning_source="" if source is None else blake3(source.model_dump_json().encode()).hexdigest(),
+        )
+
+
+def facts_of(arithmetic: Arithmetic, trainer: Trainer, *, begins: bool, first_anchor: str) -> dict[str, str]:
+    """What a lineage says of itself in the ledger.
+
+    Args:
+        begins: no checkpoint was restored, so the trainer holds what the model directory has.
+        first_anchor: digest of the run's first version; empty: there is none yet.
+    """
+    facts = {SETTINGS: arithmetic.model_dump_json(), **environment_of(trainer)}
+    if begins:
+        facts[INITIAL_STATE] = trainer.state_digest(wire_dtype=None)
+    if first_anchor:
+        facts[FIRST_ANCHOR] = first_anchor
+    return facts
+
+
+def arithmetic_in(facts: Mapping[str, str]) -> Arithmetic | None:
+    """The settings that a lineage was trained with; None: an older release kept none.
+
+    Raises:
+        RecordInvalid: they are not understood.
+    """
+    text = facts.get(SETTINGS)
+    if text is None:
+        return None
+    try:
+        return Arithmetic.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, found["loc"]))
+        raise RecordInvalid(
+            f"the settings that the ledger keeps are not understood: {place}: {found['msg']}",
+            reason="facts",
+            hint="use the release that trained the run, or a newer one",
+        ) from error
+
+
+def differences(facts: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """(recorded, here) of everything in which this environment is not the recorded one."""
+    return {name: (facts[name], here) for name, here in environment.items() if facts.get(name, here) != here}
+
+
+def environment_of(trainer: Trainer) -> dict[str, str]:
+    """What else the numbers depend on: software, processor, switches of the library."""
+    found = {
+        "python": platform.python_version(),  # sums of rewards: `sum` differs between 3.11 and 3.12
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "attention": str(trainer.model.config._attn_implementation),
+    }
+    if trainer.device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(trainer.device)
+        found["cuda"] = str(torch.version.cuda)
+    return found
+
+
+def _processor() -> str:
+    """Name of the processor, as the kernel has it; empty where it has none."""
+    try:
+        lines = _CPU_INFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
