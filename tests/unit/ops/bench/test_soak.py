@@ -63,7 +63,7 @@ def test_what_grows_and_what_was_started_again_is_told() -> None:
         _series("learner", rss_mib=lambda minute: 100.0 + 2 * minute),
         _series("rollout-0", rss_mib=lambda _: 500.0),
         _series("rollout-0", rss_mib=lambda _: 500.0),
-        _series("server:broker-1", rss_mib=lambda _: 300.0),
+        _series("server:broker-1", rss_mib=lambda minute: 300.0 + 10 * minute),
     ]
     found = soak_result(SoakSize(), _flow(), series=series, balanced=False, noise=Noise())
     assert found.values["soak_not_flat"] == 1
@@ -71,7 +71,7 @@ def test_what_grows_and_what_was_started_again_is_told() -> None:
     assert found.values["soak_samples_per_s"] == 10
     assert found.values["soak_lag_last_over_second_third"] == 1
     assert found.values["learner_slope_mib_h"] == 120
-    assert found.values["broker_1_slope_mib_h"] == 0
+    assert found.values["broker_1_slope_mib_h"] == 600
     text = found.text()
     assert "GROWS" in next(line for line in text.splitlines() if line.startswith("learner"))
     assert "GROWS" not in next(line for line in text.splitlines() if line.startswith("server:broker-1"))
