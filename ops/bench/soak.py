@@ -291,6 +291,6 @@ def _notes(values: dict[str, result.Number]) -> tuple[str, ...]:
         f"{values['soak_lag_last_over_second_third']} times that of the second one (wanted: at most {LAG_RATIO}).",
         f"Processes that ended and were started again: {values['soak_restarts']}. "
         f"Audit: {'balanced' if values['soak_balanced'] else 'NOT BALANCED'}.",
-        f"Wanted of each process of ours, from the second third to the last: at most {RSS_SHARE:.0%} or {RSS_MIB:g} MiB "
+        f"Wanted of processes of ours, from the second third to the last: at most {RSS_SHARE:.0%} or {RSS_MIB:g} MiB "
         f"more, and {FILES} further files.",
     )
