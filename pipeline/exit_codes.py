@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
     NO_PROGRESS = 6  # an upstream stage stayed silent beyond the limit
     UNACCOUNTED = 7  # an audit did not balance
     DENIED = 8  # Kafka or Redis does not let us in: credentials, a certificate or an access rule are wrong
-    DIVERGED = 9  # learner ranks did not hold the same weights
+    DIVERGED = 9  # learner ranks did not hold the same weights, or a repetition did not come out as its record
     INTERNAL = 70  # a bug: the log has the traceback
 
 

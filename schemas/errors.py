@@ -128,5 +128,9 @@ class CheckpointError(RlweaveError):
     """No checkpoint, or one that is not whole."""
 
 
+class NotRepeatable(RlweaveError):
+    """What a run left does not let its training be repeated: records are missing, or it was trained otherwise."""
+
+
 class LearnerFileError(RlweaveError):
     """A file the learner must keep cannot be written."""

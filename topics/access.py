@@ -35,7 +35,7 @@ ROLES = (ADMIN, *STAGES, READER)
 TOOLS_RUN = "tools"  # stands for the run in names of what tools show
 
 Resource = Literal["topic", "group", "transactional_id"]
-Operation = Literal["read", "write", "create", "delete", "describe", "describe_configs"]
+Operation = Literal["read", "write", "create", "delete", "describe", "describe_configs", "alter_configs"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -120,7 +120,7 @@ def _of_stage(stage: str, *, run: str, reward_groups: Sequence[str]) -> Iterator
 
 
 def _of_admin(run: str) -> Iterator[Grant]:
-    yield from _on_run("topic", run, "create", "delete", "read", "write")
+    yield from _on_run("topic", run, "create", "delete", "read", "write", "alter_configs")
     yield from _of_reader(run)
 
 

@@ -159,6 +159,16 @@ def load(path: Path) -> Snapshot:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
+def write_tensors(folder: Path, snapshot: Snapshot) -> None:
+    """Write what of a checkpoint is tensors: the same bytes for the same state.
+
+    Raises:
+        OSError, SafetensorError: they cannot be written.
+    """
+    for name, tensors in (("model", snapshot.model), ("optimizer", snapshot.optimizer)):
+        save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, folder / f"{name}.safetensors")
+
+
 def versions(folder: Path) -> list[Version]:
     """Versions with a checkpoint folder, newest first, whole or not."""
     return [_version(path) for path in _newest_first(folder)]
@@ -228,11 +238,7 @@ def _read_state(content: bytes) -> LearnerState:
 
 
 def _write_files(aside: Path, snapshot: Snapshot) -> None:
-    save_file({name: t.detach().cpu().contiguous() for name, t in snapshot.model.items()}, aside / "model.safetensors")
-    save_file(
-        {name: t.detach().cpu().contiguous() for name, t in snapshot.optimizer.items()},
-        aside / "optimizer.safetensors",
-    )
+    write_tensors(aside, snapshot)
     (aside / "state.json").write_bytes(orjson.dumps(asdict(snapshot.state), option=orjson.OPT_INDENT_2))
 
 

@@ -1,7 +1,7 @@
 """The processes of the run, under the supervisor that `rlweave up` uses, in a thread of its own.
 
 Role: starts and ends the crew; names, pids and signals for faults.
-Invariants: only children of this process are signalled, so a pid that was used again is never hit.
+Invariants: only children of this process, and theirs, are signalled, so a pid that was used again is never hit.
 Failure: what ends the run shows as `ended`, with the supervisor's last lines.
 """
 
@@ -24,6 +24,7 @@ from topics.clock import Deadline, SystemClock
 
 _SAID = 30  # last lines of the supervisor that are kept
 _PPID_FIELD = 1  # /proc/<pid>/stat field 4, counted after "pid (comm)"
+_WORKER_MODULE = b"consumers.rewards.worker"  # in the command of a process that scores
 
 
 class Crew:
@@ -112,6 +113,19 @@ class Crew:
                 os.kill(pid, number)
         return pid
 
+    def workers(self, name: str) -> list[int]:
+        """Processes that a reward consumer started to run its plug-in in."""
+        pid = self.pid(name)
+        return [] if pid is None else [child for child in _children(pid) if _is_worker(child)]
+
+    def send_worker(self, name: str, pid: int, *, number: signal.Signals) -> bool:
+        """Signal a worker of a reward consumer; False when it is its worker no more."""
+        if pid not in self.workers(name):
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
+
     def replace(self, name: str, *, limit_s: float = 10.0) -> subprocess.Popen[bytes] | None:
         """Leave the process of a slot to itself, as one on a host that nobody reaches, and start another one."""
         released: list[subprocess.Popen[bytes] | None] = []
@@ -164,8 +178,25 @@ def wait_ended(process: subprocess.Popen[bytes], *, limit_s: float) -> int | Non
 
 
 def _is_own_child(pid: int) -> bool:
+    return _parent(pid) == os.getpid()
+
+
+def _children(pid: int) -> list[int]:
+    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return sorted(each for each in found if _parent(each) == pid)
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return _WORKER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _parent(pid: int) -> int | None:
+    """Parent of a living process; None for one that is gone or only waits to be asked for its end."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
-    return after_name[0] not in "ZX" and int(after_name[_PPID_FIELD]) == os.getpid()
+        return None
+    return None if after_name[0] in "ZX" else int(after_name[_PPID_FIELD])

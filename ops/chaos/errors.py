@@ -10,4 +10,4 @@ class ChaosError(RlweaveError):
 
 
 class RunEnded(RlweaveError):
-    """The run under test ended by itself."""
+    """The run under test ended by itself, or the tool could not go on with it."""

@@ -1,6 +1,6 @@
 """What came of a run: audit and oracle, held against what faults destroyed.
 
-Role: `look` may be called at any time; what it finds is added to what it found before.
+Role: `Judge` asks audit and oracle, at any time; `Verdict` weighs what they say and adds it to what was found before.
 Data in: the run's topics, by the audit and by the oracle (which shares no code with it); the ids that faults destroyed;
 the losses that stages announced. Data out: sets of ids.
 Invariants: an id that is gone counts as announced only if a fault destroyed it *and* the audit, or an event, names it;
@@ -14,14 +14,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ops.audit.findings import Finding, Kind
+from ops.audit.findings import Kind
 from ops.audit.report import AuditReport
 from ops.audit.run import age_bound, audit_source
 from ops.chaos.errors import ChaosError
-from ops.chaos.world import World
+from ops.chaos.world import Doomed, World
 from ops.replay.sources import KafkaSource
 from ops.run_file import RunFile
 from topics.catalog import PROMPTS, REWARDS, SAMPLES, WEIGHTS
@@ -54,9 +55,47 @@ class Verdict:
     undecodable: int = 0
 
     @property
-    def is_clean(self) -> bool:
-        """Whether nothing is lost, twice or unaccounted."""
-        return not (self.lost or self.twice or self.unaccounted)
+    def broken(self) -> set[str]:
+        """All that must not be."""
+        return self.lost | self.twice | self.unaccounted
+
+    def add_audit(self, report: AuditReport, *, doomed: Doomed) -> None:
+        """Weigh what the audit found."""
+        self.trained, self.produced = report.trained, report.produced
+        self.undecodable = sum(report.undecodable.values())
+        for finding in report.findings:
+            topic = _MISSING.get(finding.kind)
+            if topic is not None and doomed.has(topic, finding.what):
+                self.announced.add(f"{topic} {finding.what}")
+            elif topic is not None:
+                self.lost.add(str(finding))
+            elif finding.kind == Kind.TRAINED_TWICE:
+                self.twice.add(finding.what)
+            else:
+                self.unaccounted.add(str(finding))
+
+    def add_oracle(
+        self, said: Mapping[str, set[str]], *, doomed: Doomed, told: set[str], is_closed: Callable[[int], bool]
+    ) -> None:
+        """Weigh what the oracle found.
+
+        Args:
+            said: its lists, by name.
+            told: topics of which the learner said that records are gone.
+            is_closed: whether a group has an outcome in the surviving history.
+        """
+        self.twice.update(said["twice"])
+        for name in ("only_in_oracle", "only_in_ledger"):
+            self.unaccounted.update(f"{name}: {each}" for each in said[name])
+        for each in said["lost"]:
+            if not doomed.has(PROMPTS.name, each):
+                self.lost.add(f"oracle: {each}")
+            elif is_closed(int(each.rpartition("/")[2])):
+                continue  # its prompt is gone, and it had its outcome
+            elif PROMPTS.name in told:
+                self.announced.add(f"{PROMPTS.name} {each}")
+            else:
+                self.lost.add(f"oracle: {each}, destroyed and not told of")
 
 
 class Judge:
@@ -78,48 +117,15 @@ class Judge:
             ChaosError: the oracle could not check.
             LogError: the broker does not answer.
         """
-        before = self.verdict.lost | self.verdict.twice | self.verdict.unaccounted
-        source = KafkaSource(self._world.raw, run=self._world.run)
+        before = self.verdict.broken
+        world = self._world
+        source = KafkaSource(world.raw, run=world.run)
         report = audit_source(source, max_age=age_bound(self._run_file), kept_per_kind=_ALL)
-        self._add_audit(report)
-        self._add_oracle(self._settled_oracle())
-        now = self.verdict.lost | self.verdict.twice | self.verdict.unaccounted
-        return sorted(now - before)
-
-    def _add_audit(self, report: AuditReport) -> None:
-        verdict = self.verdict
-        verdict.trained, verdict.produced = report.trained, report.produced
-        verdict.undecodable = sum(report.undecodable.values())
-        for finding in report.findings:
-            topic = _MISSING.get(finding.kind)
-            if topic is not None:
-                self._add_missing(finding, topic=topic)
-            elif finding.kind == Kind.TRAINED_TWICE:
-                verdict.twice.add(finding.what)
-            else:
-                verdict.unaccounted.add(str(finding))
-
-    def _add_missing(self, finding: Finding, *, topic: str) -> None:
-        if self._world.doomed.has(topic, finding.what):
-            self.verdict.announced.add(f"{topic} {finding.what}")
-        else:
-            self.verdict.lost.add(str(finding))
-
-    def _add_oracle(self, said: dict[str, set[str]]) -> None:
-        verdict = self.verdict
-        verdict.twice.update(said["twice"])
-        for name in ("only_in_oracle", "only_in_ledger"):
-            verdict.unaccounted.update(f"{name}: {each}" for each in said[name])
-        told = {loss.details.get("topic", "") for loss in self._world.watch.announced() if loss.stage == "learner"}
-        for each in sorted(said["lost"]):
-            if not self._world.doomed.has(PROMPTS.name, each):
-                verdict.lost.add(f"oracle: {each}")
-            elif self._world.watch.is_closed(int(each.rpartition("/")[2])):
-                continue  # its prompt is gone, and it had its outcome
-            elif PROMPTS.name in told:
-                verdict.announced.add(f"{PROMPTS.name} {each}")
-            else:
-                verdict.lost.add(f"oracle: {each}, destroyed and not told of")
+        self.verdict.add_audit(report, doomed=world.doomed)
+        said = self._settled_oracle()
+        told = {loss.details.get("topic", "") for loss in world.watch.announced() if loss.stage == "learner"}
+        self.verdict.add_oracle(said, doomed=world.doomed, told=told, is_closed=world.watch.is_closed)
+        return sorted(self.verdict.broken - before)
 
     def _oracle(self) -> dict[str, list[str]]:
         command = [sys.executable, str(_ORACLE), "--bootstrap", self._world.servers.bootstrap, "--run", self._world.run]

@@ -38,7 +38,7 @@ class ChaosResult:
     planned: int
     done: list[Done] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
-    ended: str = ""  # why the run ended by itself; empty: it did not
+    ended: str = ""  # why the run ended early; empty: it did not
     verdict: Verdict = field(default_factory=Verdict)
     announced_offsets: int = 0  # that readers told of, each reader by itself
     destroyed_records: int = 0
@@ -52,7 +52,7 @@ class ChaosResult:
     def is_good(self) -> bool:
         """Whether the run kept every promise, and every fault was brought about."""
         through = len(self.done) == self.planned and not self.ended
-        return through and self.verdict.is_clean and not self.hangs and not self.unbounded
+        return through and not self.verdict.broken and not self.hangs and not self.unbounded
 
 
 def as_json(result: ChaosResult) -> dict[str, object]:
@@ -69,7 +69,7 @@ def as_json(result: ChaosResult) -> dict[str, object]:
         "trained_twice": len(verdict.twice),
         "unaccounted": len(verdict.unaccounted),
         "hangs": len(result.hangs),
-        "ended_by_itself": result.ended,
+        "ended_early": result.ended,
         "recovery_p50_s": percentile([one.recovery_s for one in result.done if not one.hang], 0.5),
         "recovery_p95_s": percentile([one.recovery_s for one in result.done if not one.hang], 0.95),
         "kinds": {kind: _figures(ones) for kind, ones in _by_kind(result).items()},
@@ -152,7 +152,7 @@ def _highest(series: Sequence[Series]) -> dict[str, float]:
 
 def _findings(result: ChaosResult) -> list[str]:
     verdict = result.verdict
-    found = [f"ended by itself: {result.ended}"] if result.ended else []
+    found = [f"ended early: {result.ended}"] if result.ended else []
     found += [f"hang: {text}" for text in result.hangs]
     found += [f"lost: {text}" for text in sorted(verdict.lost)]
     found += [f"trained twice: {text}" for text in sorted(verdict.twice)]

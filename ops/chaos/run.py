@@ -29,6 +29,7 @@ from ops.chaos.watch import Watch
 from ops.chaos.world import World
 from ops.run_ends import LogEnds
 from ops.run_file import RunFile
+from ops.services.model import ServicesError
 from ops.wiring import open_log
 from schemas.errors import RlweaveError
 from topics.clock import Deadline
@@ -166,10 +167,13 @@ class _ChaosRun:
     def _bring_about(self, planned: Planned) -> None:
         """Inject, hold, heal; heals also when interrupted."""
         try:
-            planned.fault.inject(self._world)
-            self._world.wait(planned.fault.hold_s)
-        finally:
-            planned.fault.heal(self._world)
+            try:
+                planned.fault.inject(self._world)
+                self._world.wait(planned.fault.hold_s)
+            finally:
+                planned.fault.heal(self._world)
+        except (ChaosError, ServicesError) as error:
+            raise RunEnded(f"{planned}: {error.message}") from error
 
     def _end_run(self) -> None:
         """Stop, and take the run up again for its last steps, which end with the seal."""

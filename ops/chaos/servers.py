@@ -24,28 +24,44 @@ _FLUSH = "redis.call('FLUSHALL') return {'OK'}"
 
 
 class Servers:
-    """The servers of one state directory; started by this."""
+    """The servers of one state directory. Constructing does no I/O.
+
+    Args:
+        brokers: how many.
+    """
 
     def __init__(self, state_dir: Path, *, brokers: int) -> None:
         self._state_dir = state_dir.absolute()
-        info = services_up(ServicesSettings(state_dir=self._state_dir, brokers=brokers))
-        self.bootstrap = info.kafka_bootstrap
-        self.redis_url = info.redis_url
-        self._cluster = Cluster(self._state_dir)
+        self._num_brokers = brokers
+        self.bootstrap = ""  # known once they are started
+        self.redis_url = ""
+        self._cluster: Cluster | None = None
         self._state_file = StateFile(self._state_dir)
+
+    def start(self) -> None:
+        """Start all.
+
+        Raises:
+            ServicesError: one does not start.
+        """
+        info = services_up(ServicesSettings(state_dir=self._state_dir, brokers=self._num_brokers))
+        self.bootstrap, self.redis_url = info.kafka_bootstrap, info.redis_url
+        self._cluster = Cluster(self._state_dir)
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
-        """Each broker."""
-        return self._cluster.brokers
+        """Each broker; none before the start."""
+        return () if self._cluster is None else self._cluster.brokers
 
     def rolling_restart(self) -> None:
         """See `Cluster.rolling_restart`."""
-        self._cluster.rolling_restart()
+        if self._cluster is not None:
+            self._cluster.rolling_restart()
 
     def wait_in_sync(self) -> None:
         """Until any one broker may go."""
-        self._cluster.wait_in_sync()
+        if self._cluster is not None:
+            self._cluster.wait_in_sync()
 
     def pids(self) -> dict[str, int]:
         """Living servers."""

@@ -21,6 +21,8 @@ PARTITIONS = 8
 WITHOUT_END = 1_000_000  # steps: the run goes on until it is told to come to its end
 LAST_STEPS = 3  # trained after the last fault, up to the seal
 CONTEXT_TOKENS = 32
+REWARD = "sum"  # whose plug-in runs in processes of its own
+CALL_S = 8.0  # longest call of that plug-in
 _NUM_TASKS = 2000
 _STORE_BYTES = 10 * 2**20  # three of them are on the small disk
 
@@ -111,7 +113,12 @@ def chaos_run_file(settings: ChaosSettings, *, bootstrap: str, redis_url: str) -
             "session_timeout_s": ROLLOUT_SESSION_S,
         },
         "rewards": {
-            "sum": {"plugin": "ops.chaos.scorer:PacedScorer", "replicas": 1 if settings.quick else 2, "num_workers": 1},
+            REWARD: {
+                "plugin": "ops.chaos.scorer:PacedScorer",
+                "replicas": 1 if settings.quick else 2,
+                "num_workers": 1,
+                "timeout_s": CALL_S,
+            },
             **({} if settings.quick else {"shadow": {"plugin": "number_match", "weight": 0.0}}),
         },
         "learner": _learner(settings, tasks=tasks),

@@ -92,6 +92,7 @@ def set_up(settings: ChaosSettings, plan: Plan, *, leaving: ExitStack, say: Call
     say(f"services: {settings.brokers} broker(s) and a Redis of their own")
     servers = Servers(settings.services_dir, brokers=settings.brokers)
     leaving.callback(servers.close)
+    servers.start()
     run_file = chaos_run_file(settings, bootstrap=servers.bootstrap, redis_url=servers.redis_url)
     check_run(run_file)
     _make_model(run_file)

@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
 QUICK_FAULTS = 8
+
+
+class _Bounds(TypedDict):
+    """Where the run lies, and how long things may take."""
+
+    runs_dir: Path
+    limit_s: float | None
+    total_s: float | None
 
 
 @click.command()
@@ -47,9 +56,7 @@ def chaos(
     only: tuple[str, ...],
     list_kinds: bool,
     json_file: Path | None,
-    runs_dir: Path,
-    limit_s: float | None,
-    total_s: float | None,
+    **bounds: Unpack[_Bounds],
 ) -> int:
     """Do bad things to a run, one after the other, and prove from its topics that it kept every promise.
 
@@ -67,8 +74,8 @@ def chaos(
 
     default = Limits()
     limits = Limits(
-        recovery_s=default.recovery_s if limit_s is None else limit_s,
-        total_s=default.total_s if total_s is None else total_s,
+        recovery_s=default.recovery_s if bounds["limit_s"] is None else bounds["limit_s"],
+        total_s=default.total_s if bounds["total_s"] is None else bounds["total_s"],
     )
     settings = ChaosSettings(
         faults=faults if faults is not None else QUICK_FAULTS if quick else 20,
@@ -77,7 +84,7 @@ def chaos(
         ranks=ranks,
         quick=quick,
         only=only,
-        folder=runs_dir.absolute() / f"chaos-{seed}",
+        folder=bounds["runs_dir"].absolute() / f"chaos-{seed}",
         limits=limits,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
@@ -94,5 +101,5 @@ def _list_kinds() -> int:
     from ops.chaos.faults import KINDS
 
     for kind in KINDS:
-        click.echo(f"{kind.name:<18} weight {kind.weight:<4g} tries {kind.promise}")
+        click.echo(f"{kind.name:<23} weight {kind.weight:<4g} tries {kind.promise}")
     return 0

@@ -20,6 +20,7 @@ from schemas.errors import RlweaveError
 if TYPE_CHECKING:
     from ops.run_file import RunFile
     from pipeline.settings import KafkaSettings
+    from topics.kafka import KafkaLog
     from topics.kafka.raw import RawLog
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -108,16 +109,37 @@ def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path
         ServicesError: the state of the local services is damaged.
     """
     from pipeline.credentials import client_config
-    from pipeline.settings import KafkaSettings
     from topics.kafka.raw import RawLog
 
     known = _named_settings() if settings is None else settings
     address = broker_address(kafka, settings=known, state_dir=state_dir)
+    return RawLog(address, config=client_config(_access(kafka, known=known, state_dir=state_dir), role=role))
+
+
+def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaLog:
+    """The typed log of a run, for reading; nothing is connected yet.
+
+    Raises:
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
+    from pipeline.credentials import client_config
+    from topics.kafka import KafkaLog
+
+    return KafkaLog(
+        broker_address(kafka, settings=settings, state_dir=state_dir),
+        run=settings.run.name,
+        data_partitions=settings.run.partitions,
+        config=client_config(_access(kafka, known=settings, state_dir=state_dir), role="reader"),
+    )
+
+
+def _access(kafka: str | None, *, known: RunFile | None, state_dir: Path) -> KafkaSettings:
+    """The settings that say how we are let in."""
+    from pipeline.settings import KafkaSettings
+
     if known is not None and known.kafka.bootstrap != "local":
-        section = known.kafka
-    else:
-        section = KafkaSettings() if kafka else _local_access(state_dir)
-    return RawLog(address, config=client_config(section, role=role))
+        return known.kafka
+    return KafkaSettings() if kafka else _local_access(state_dir)
 
 
 def _named_settings() -> RunFile | None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
     "token": ("ops.cli.token:token", "Make the secret that the hosts of a run share."),
+    "retrain": ("ops.cli.retrain:retrain", "Train again what a run trained, and compare."),
     "export": ("ops.cli.export:export", "Write a published version as a model directory."),
     "report": ("ops.cli.report:report", "Write the summary and the report of a run."),
     "chaos": ("ops.cli.chaos:chaos", "Put faults to a run and prove that it kept its promises."),

@@ -1,32 +1,79 @@
-"""Hosts whose clocks differ: what the broker makes of the times they give."""
+"""Hosts whose clocks differ: the broker stamps, so nobody else's clock decides what is kept or taken."""
 
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # re-exported implicitly
 
 from ops.services.model import ServicesInfo
+from schemas.errors import DeliveryError
 from topics.catalog import CATALOG, DAY_MS, EVENTS, SAMPLES, full_name
-from topics.clock import SystemClock
+from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog, RawRecord
 
 pytestmark = pytest.mark.integration
+NEAR_MS = 60_000  # the broker runs here: what its clock and ours may differ by, and a slow machine takes
 
 
-@pytest.mark.parametrize("off_ms", [3 * 3_600_000, 30 * DAY_MS, -30 * DAY_MS], ids=["3h", "30d", "-30d"])
-def test_a_host_whose_clock_is_off_can_write(kafka_log: KafkaLog, services: ServicesInfo, off_ms: int) -> None:
-    """A broker refuses records from more than an hour ahead unless the topic says otherwise (Kafka 4)."""
+def record(topic: str, *, off_ms: int) -> RawRecord:
+    unix_ms = SystemClock().unix_ms() + off_ms
+    return RawRecord(topic=topic, partition=0, offset=0, key=b"k", value=b"v", headers=(), unix_ms=unix_ms)
+
+
+def times(raw: RawLog, topic: str) -> list[int]:
+    return [each.unix_ms for each in raw.read({(topic, 0): raw.ranges([(topic, 0)])[topic, 0]})]
+
+
+@pytest.mark.parametrize("off_ms", [DAY_MS, -DAY_MS, 30 * DAY_MS, -30 * DAY_MS], ids=["1d", "-1d", "30d", "-30d"])
+def test_a_record_of_a_host_whose_clock_is_off_has_the_brokers_time(
+    kafka_log: KafkaLog, services: ServicesInfo, off_ms: int
+) -> None:
     raw = RawLog(services.kafka_bootstrap)
-    topic = full_name(kafka_log.run, SAMPLES)
-    now_ms = SystemClock().unix_ms()
-    record = RawRecord(topic=topic, partition=0, offset=0, key=b"k", value=b"v", headers=(), unix_ms=now_ms + off_ms)
-    assert raw.write(topic, [record]) == 1
-    (found,) = raw.read({(topic, 0): raw.ranges([(topic, 0)])[topic, 0]})
-    assert found.unix_ms == now_ms + off_ms
+    topic = full_name(kafka_log.run, EVENTS)  # kept for seven days
+    assert raw.write(topic, [record(topic, off_ms=off_ms)]) == 1
+    (found,) = times(raw, topic)
+    assert abs(found - SystemClock().unix_ms()) < NEAR_MS
+    assert raw.first_at([(topic, 0)], unix_ms=SystemClock().unix_ms() - NEAR_MS) == {(topic, 0): 0}
 
 
-def test_every_topic_takes_times_from_any_clock(kafka_log: KafkaLog, services: ServicesInfo) -> None:
+def test_every_topic_is_stamped_by_the_broker(kafka_log: KafkaLog, services: ServicesInfo) -> None:
     names = [full_name(kafka_log.run, topic) for topic in CATALOG]
     configs = RawLog(services.kafka_bootstrap).configs(names)
-    assert {configs[name]["message.timestamp.after.max.ms"] for name in names} == {str(2**63 - 1)}
+    assert {configs[name]["message.timestamp.type"] for name in names} == {"LogAppendTime"}
     assert configs[full_name(kafka_log.run, EVENTS)]["retention.ms"] == str(7 * DAY_MS)
+
+
+def test_topics_of_an_older_release_are_brought_to_it_and_keep_their_records(
+    services: ServicesInfo, run_name: str
+) -> None:
+    """A topic that is stamped by its writers refuses what is more than an hour ahead (Kafka 4)."""
+    topic = full_name(run_name, SAMPLES)
+    client = AdminClient({"bootstrap.servers": services.kafka_bootstrap})
+    wire = {"max.message.bytes": str(64 * 2**20), "retention.ms": "-1"}
+    client.create_topics([NewTopic(topic, 4, 1, config=wire)])[topic].result()
+    raw = RawLog(services.kafka_bootstrap)
+    deadline = Deadline.after(20)
+    while topic not in raw.partition_counts():
+        deadline.check("the topic")
+    assert raw.write(topic, [record(topic, off_ms=-DAY_MS)]) == 1
+    with pytest.raises(DeliveryError, match=r"[Tt]imestamp"):
+        raw.write(topic, [record(topic, off_ms=DAY_MS)])
+    log = KafkaLog(services.kafka_bootstrap, run=run_name, data_partitions=4)
+    log.admin().ensure_topics()
+    assert raw.write(topic, [record(topic, off_ms=DAY_MS)]) == 1
+    before, after = times(raw, topic)
+    assert abs(before + DAY_MS - SystemClock().unix_ms()) < NEAR_MS
+    assert abs(after - SystemClock().unix_ms()) < NEAR_MS
+    log.admin().delete_topics()
+
+
+@pytest.mark.parametrize("off_ms", [DAY_MS, -DAY_MS], ids=["1d", "-1d"])
+def test_a_copy_keeps_the_times_of_its_records(kafka_log: KafkaLog, services: ServicesInfo, off_ms: int) -> None:
+    raw = RawLog(services.kafka_bootstrap)
+    target = f"{full_name(kafka_log.run, SAMPLES)}-copy"
+    raw.create_like(target, source=full_name(kafka_log.run, SAMPLES))
+    one = record(target, off_ms=off_ms)
+    assert raw.write(target, [one]) == 1
+    assert times(raw, target) == [one.unix_ms]
+    raw.delete([target])

@@ -18,10 +18,12 @@ from tests.e2e.support import config_of
 from tests.integration.tls_servers import certificate, showing
 from tests.unit.ops.little_run import reward
 from topics.access import ADMIN, grants
-from topics.catalog import REWARDS, WEIGHTS
+from topics.catalog import REWARDS, SAMPLES, WEIGHTS, full_name
 from topics.clock import Deadline
 from topics.kafka import KafkaLog, refusals
 from topics.kafka.acls import AccessRules
+from topics.kafka.configs import alter_configs
+from topics.kafka.offsets import AdminHandle
 from topics.log import ReaderHooks, ReaderSettings, WriterSettings
 
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
@@ -67,6 +69,28 @@ def run_with_rules(secure_services: ServicesInfo, run_name: str) -> Iterator[str
     assert known.apply(rules) == 0
     yield run_name
     log.admin().delete_topics()
+
+
+def test_topics_of_an_older_release_are_a_warning_to_whom_may_not_change_them(
+    secure_services: ServicesInfo, run_with_rules: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = full_name(run_with_rules, SAMPLES)
+    handle = AdminHandle(open_log(secure_services, run_with_rules)._connection)
+    alter_configs(handle, {name: {"message.timestamp.type": "CreateTime"}})
+    log = open_log(secure_services, run_with_rules, role="rollout")
+
+    def warns() -> bool:
+        caplog.clear()
+        assert log.admin().ensure_topics() == []
+        return bool(caplog.messages)
+
+    deadline = Deadline.after(20)
+    while not warns():
+        deadline.check("the warning")
+    assert f"topics {name} were made by an older release and lack message.timestamp.type" in caplog.messages[0]
+    open_log(secure_services, run_with_rules).admin().ensure_topics()  # as `rlweave up` does
+    while warns():
+        deadline.check("the topic to be brought to this release")
 
 
 @pytest.mark.parametrize(

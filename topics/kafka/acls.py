@@ -45,6 +45,7 @@ _OPERATIONS: Mapping[Operation, AclOperation] = {
     "delete": AclOperation.DELETE,
     "describe": AclOperation.DESCRIBE,
     "describe_configs": AclOperation.DESCRIBE_CONFIGS,
+    "alter_configs": AclOperation.ALTER_CONFIGS,
 }
 _OPTIONS: Mapping[Resource, str] = {"topic": "--topic", "group": "--group", "transactional_id": "--transactional-id"}
 

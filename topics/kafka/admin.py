@@ -1,7 +1,8 @@
 """Topics of one run on Kafka: create, check, describe, lag, delete.
 
 Role: the admin side of `topics.log`.
-Invariants: an existing topic is never changed, only accepted or refused; unknown lag is None, never zero.
+Invariants: an existing topic is accepted or refused, and changed only in what loses nothing and what every release may
+read (`_BROUGHT`; who has no right to is told); unknown lag is None, never zero.
 Failure: `TopicMismatch` names topic, property, the value seen and the one wanted; other errors are `LogError`s.
 """
 
@@ -16,11 +17,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     TopicMetadata,
 )
 
-from schemas.errors import LogError, TopicMismatch
+from schemas.errors import AccessDenied, LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
 from topics.kafka.client import Connection, wire_bytes
-from topics.kafka.configs import topic_configs
+from topics.kafka.configs import alter_configs, topic_configs
 from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
 from topics.kafka.ids import ask_known_ids
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, num_copies
@@ -29,6 +30,8 @@ from topics.log import PartitionLag
 
 _READY_LIMIT_S = 30.0
 _LATEST = "message.timestamp.after.max.ms"  # by default a broker refuses what hosts with a fast clock write
+_STAMPED_BY = "message.timestamp.type"
+_BROUGHT = (_STAMPED_BY,)  # of topics made by older releases
 _RETRY_S = 0.1
 _log = logging.getLogger("topics.kafka.admin")
 
@@ -45,11 +48,11 @@ class KafkaAdmin:
         self._by_full_name = {full_name(self._run, topic): topic for topic in CATALOG}
 
     def ensure_topics(self) -> list[str]:
-        """Create what is missing, check what exists; returns the full names created.
+        """Create what is missing, check what exists and bring it to this release; returns the full names created.
 
         Raises:
             TopicMismatch: naming topic, property, the value seen and the one wanted.
-            LogError: the broker refused to create one.
+            LogError: the broker refused to create or change one.
         """
         existing = self._partition_counts()
         created = [name for name in self._by_full_name if name not in existing and self._create(name)]
@@ -167,12 +170,11 @@ class KafkaAdmin:
 
     def _create(self, name: str) -> bool:
         """Create one topic; False when somebody else was faster."""
-        topic = self._by_full_name[name]
         new = NewTopic(
             name,
             num_partitions=self._num_partitions(name),
             replication_factor=self._copies,
-            config=_wanted_config(topic, copies=self._copies),
+            config=self._wanted(name),
         )
         future = self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[name]
         try:
@@ -193,8 +195,32 @@ class KafkaAdmin:
             deadline.clock.wait(0.02)
 
     def _check_configs(self, names: Sequence[str]) -> None:
-        for name, seen in topic_configs(self._handle, names).items():
-            _check_config(name, _wanted_config(self._by_full_name[name], copies=self._copies), seen=seen)
+        found = topic_configs(self._handle, names)
+        for name, seen in found.items():
+            _check_config(name, self._wanted(name), seen=seen)
+        older = {name: config for name, seen in found.items() if (config := _to_bring(self._wanted(name), seen=seen))}
+        if older:
+            self._bring(older)
+
+    def _bring(self, older: Mapping[str, Mapping[str, str]]) -> None:
+        """Bring topics to this release's settings, or say that somebody must."""
+        try:
+            alter_configs(self._handle, older)
+        except AccessDenied:
+            settings = ",".join(f"{key}={value}" for key, value in next(iter(older.values())).items())
+            _log.warning(
+                "topics %s were made by an older release and lack %s: a host with a fast clock may not be able to "
+                "write, one with a slow clock loses events early; start `rlweave up` as a user with the rights of "
+                "`admin`, or run kafka-configs.sh --alter --add-config %s on each",
+                ", ".join(sorted(older)),
+                settings,
+                settings,
+            )
+        else:
+            _log.info("topics %s were brought to %s", ", ".join(sorted(older)), dict(next(iter(older.values()))))
+
+    def _wanted(self, name: str) -> dict[str, str]:
+        return _wanted_config(self._by_full_name[name], copies=self._copies)
 
 
 def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
@@ -204,8 +230,14 @@ def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
         "retention.ms": str(topic.retention_ms),
         "retention.bytes": "-1",
         "max.message.bytes": str(wire_bytes(topic)),
-        _LATEST: str(2**63 - 1),
+        _LATEST: str(2**63 - 1),  # for as long as a topic is stamped by its writers
+        _STAMPED_BY: "LogAppendTime",  # by the broker: one clock for retention and `replay --since` (promise 13)
     }
+
+
+def _to_bring(wanted: Mapping[str, str], *, seen: Mapping[str, str]) -> dict[str, str]:
+    """Settings of an older topic that are changed."""
+    return {key: wanted[key] for key in _BROUGHT if seen[key] != wanted[key]}
 
 
 def _check_config(name: str, wanted: Mapping[str, str], *, seen: Mapping[str, str]) -> None:
@@ -220,7 +252,7 @@ def _is_enough(key: str, *, seen: str, wanted: str) -> bool:
         return seen == wanted
     if key in ("max.message.bytes", "min.insync.replicas"):
         return int(seen) >= int(wanted)
-    if key == _LATEST:  # topics of older releases lack it, which only a host with a fast clock notices
+    if key == _LATEST or key in _BROUGHT:  # see `_bring`; the former matters only until then
         return True
     return int(seen) == -1 or -1 < int(wanted) <= int(seen)  # retention; -1 keeps for ever
 

@@ -67,6 +67,12 @@ def admin_config(connection: Connection) -> Config:
     return connection.base() | dict(connection.overrides)
 
 
+def asker_config(connection: Connection, *, group: str) -> Config:
+    """Settings of a consumer that only asks for what a group has committed."""
+    config: Config = connection.base() | {"group.id": group, "enable.auto.commit": False}
+    return config | dict(connection.overrides)
+
+
 def writer_config(connection: Connection, settings: WriterSettings) -> Config:
     """Settings of a producer: idempotent or transactional, callbacks for failures only."""
     config: Config = connection.base() | {

@@ -1,4 +1,4 @@
-"""Configuration of topics as a broker knows it.
+"""Configuration of topics as a broker knows it: read, and brought to what this release wants.
 
 Invariants: a topic that was just created is not known to every broker of a cluster at once, so "unknown" is asked
 again for a while.
@@ -7,13 +7,18 @@ Failure: `LogError` when a broker does not say, or still does not know the topic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # re-exported implicitly
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from topics.clock import Deadline
-from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated
+from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle
 
 _KNOWN_LIMIT_S = 10.0
@@ -41,3 +46,26 @@ def topic_configs(handle: AdminHandle, names: Sequence[str]) -> dict[str, dict[s
                 raise translated(error, doing="reading the configurations of topics") from exception
             deadline.clock.wait(_RETRY_S)
     return {}
+
+
+def alter_configs(handle: AdminHandle, wanted: Mapping[str, Mapping[str, str]]) -> None:
+    """Set some settings of topics, by full topic name; all others stay.
+
+    Raises:
+        AccessDenied: we may not.
+        LogError: the broker refused, or did not answer.
+    """
+    resources = [
+        ConfigResource(
+            ResourceType.TOPIC,
+            name,
+            incremental_configs=[
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+            ],
+        )
+        for name, config in wanted.items()
+    ]
+    with translating("changing the settings of topics"):
+        futures = handle.client().incremental_alter_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        for future in futures.values():
+            future.result()

@@ -3,6 +3,9 @@
 Role: the questions that readers and the admin ask about offsets, each one request for many partitions.
 Data in and out: `(full topic name, partition)` in; offsets out. The end is the last stable offset: what a
 read-committed reader can reach.
+Invariants: committed positions are asked for through a consumer, which finds a coordinator again that went and came
+back. The library's admin client does not (librdkafka 2.16): it was seen to ask nobody any more, for ever, and to abort
+the process.
 Failure: library errors come through as they are; the caller knows whether waiting may mend them.
 """
 
@@ -12,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported implicitly
     AdminClient,
     ClusterMetadata,
@@ -22,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from schemas.errors import LogUnavailable
 from topics.clock import Deadline
-from topics.kafka.client import Connection, LibraryLog, admin_config
+from topics.kafka.client import Connection, LibraryLog, admin_config, asker_config
 from topics.kafka.errors import UNREACHABLE_HINT, cause_of, is_transient, translating
 from topics.kafka.refusals import Refusals
 from topics.starts import Held
@@ -39,13 +42,15 @@ _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # under read_commit
 
 
 class AdminHandle:
-    """One admin client per run, made when it is first needed; it is safe to use from several threads."""
+    """One admin client per run, made when it is first needed, and a consumer per group that is asked about, which joins
+    none; all are safe to use from several threads."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
         self._former: AdminClient | None = None  # kept until the next one goes: a call on another thread may use it
+        self._askers: dict[str, Consumer] = {}
         self._refusals = Refusals(connection)
 
     def client(self) -> AdminClient:
@@ -70,6 +75,19 @@ class AdminHandle:
         with self._lock:
             if client is self._client:
                 self._client, self._former = None, client
+
+    def asker(self, group: str) -> Consumer:
+        """A consumer that knows the group's coordinator and is no member.
+
+        Raises:
+            LogError: the library does not accept its settings.
+        """
+        with self._lock:
+            if group not in self._askers:
+                config = asker_config(self._connection, group=group)
+                with translating("setting up a consumer"):
+                    self._askers[group] = Consumer({**config, "error_cb": self._refusals.note}, logger=LibraryLog())
+            return self._askers[group]
 
     def connect(self, *, limit_s: float) -> ClusterMetadata:
         """Prove that a broker answers, and lets us in.
@@ -142,16 +160,8 @@ class BrokerOffsets:
         Raises:
             KafkaException: the request failed, as a whole or for a partition.
         """
-        wanted = [TopicPartition(topic, partition) for topic, partition in places]
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
-        client = self._handle.client()
-        try:
-            parts = client.list_consumer_group_offsets(request, request_timeout=timeout_s)[group].result()
-        except KafkaException as exception:
-            if cause_of(exception).code() == KafkaError._TIMED_OUT:
-                self._handle.renew(client)
-            raise
-        found = parts.topic_partitions
+        asked = [TopicPartition(topic, partition) for topic, partition in places]
+        found = self._handle.asker(group).committed(asked, timeout=timeout_s)
         for each in found:
             if each.error is not None:  # it may well have an offset
                 raise KafkaException(each.error)

@@ -47,8 +47,8 @@ _COPIED_CONFIG = (
     "retention.bytes",
     "max.message.bytes",
     "min.insync.replicas",
-    "message.timestamp.after.max.ms",
 )
+_COPY_CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}  # keep times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +168,15 @@ class RawLog:
                 )
             return False
         seen = self.configs([source])[source]
-        config = {key: seen[key] for key in _COPIED_CONFIG if key in seen}
+        config = {key: seen[key] for key in _COPIED_CONFIG if key in seen} | _COPY_CONFIG
         new = NewTopic(target, num_partitions=counts[source], replication_factor=self.copies()[source], config=config)
         self._wait_created(self._handle.client().create_topics([new], request_timeout=REQUEST_TIMEOUT_S), target)
         return True
 
     def write(self, topic: str, records: Iterable[RawRecord]) -> int:
         """Append copies to `topic`, partition by partition as they were; returns how many.
+
+        Their times are kept in topics of `create_like`; topics of a run are stamped by the broker.
 
         Raises:
             DeliveryError: at least one was not written.

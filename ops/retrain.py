@@ -1,0 +1,112 @@
+"""A run trained again from its topics: behind `rlweave retrain`.
+
+Role: settings of the run in, a folder with a report (and what was trained) out; the work is the learner's recorded
+mode (`consumers.learner.recorded`).
+Invariants: the run is only read; the folder is new, and outside the run's own.
+Failure: `NotRepeatable`, `SettingsError`; the steps done until then are in the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.learner.recorded.history import RecordedHistory, read_history
+from consumers.learner.recorded.output import write_output
+from consumers.learner.recorded.report import ReportFiles, StepReport, Verdict, say_environment
+from consumers.learner.recorded.retrain import Repetition, RetrainSetup
+from ops.run_file import RunFile
+from schemas.errors import SettingsError
+from topics.clock import Deadline
+from topics.log import Log
+
+CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainRequest:
+    """What the command line asked for."""
+
+    into: Path
+    until_step: int | None = None
+    check_only: bool = False  # stop at the first difference, leave no weights
+    model: Path | None = None  # instead of the run's own path
+
+
+def retrain(
+    log: Log,
+    run_file: RunFile,
+    *,
+    request: RetrainRequest,
+    say: Callable[[str], None],
+    each: Callable[[StepReport], None] = lambda _: None,
+) -> Verdict:
+    """Repeat a run's training.
+
+    Args:
+        log: the run's.
+        say: told what a person should know before and while it goes on.
+        each: told of every step.
+
+    Raises:
+        NotRepeatable: records are missing, or the run was trained otherwise.
+        SettingsError: the folder is at fault.
+        LogUnavailable: no broker answers.
+    """
+    log.connect(deadline=Deadline.after(CONNECT_S))
+    setup = _setup(run_file, model=request.model)
+    _check_folder(request.into, run_file=run_file)
+    history = read_history(log, until_step=request.until_step)
+    repetition = Repetition(log, history, setup=setup)
+    notes = _notes(repetition, history)
+    for line in notes:
+        say(line)
+    request.into.mkdir(parents=True, exist_ok=True)
+    files, verdict = ReportFiles(request.into), Verdict()
+    try:
+        for report in repetition.run():
+            files.add(report)
+            verdict.add(report)
+            each(report)
+            if request.check_only and verdict.first_differing is not None:
+                break
+    finally:
+        files.close(verdict, run=log.run, notes=notes, recorded_steps=history.end)
+    if not request.check_only:
+        write_output(request.into, repetition.trainer, model=setup.model.path)
+    return verdict
+
+
+def _setup(run_file: RunFile, *, model: Path | None) -> RetrainSetup:
+    section = run_file.model if model is None else run_file.model.model_copy(update={"path": model})
+    return RetrainSetup(
+        settings=run_file.learner,
+        model=section,
+        weights=run_file.weights,
+        seed=run_file.run.seed,
+        checkpoints=run_file.run.folder / "checkpoints",
+    )
+
+
+def _check_folder(into: Path, *, run_file: RunFile) -> None:
+    if into.exists() and not (into.is_dir() and not any(into.iterdir())):
+        raise SettingsError(f"{into} is there already; nothing was trained", hint="name a folder that is not")
+    own = run_file.run.folder.resolve()
+    if into.resolve().is_relative_to(own):
+        raise SettingsError(
+            f"{into} lies in the folder of the run, {own}, which is only read", hint="name a folder elsewhere"
+        )
+
+
+def _notes(repetition: Repetition, history: RecordedHistory) -> list[str]:
+    """What may make a difference."""
+    notes = say_environment(repetition.environment)
+    if repetition.without_facts:
+        lineages = ", ".join(map(str, repetition.without_facts))
+        notes.append(f"lineage {lineages} kept no facts of its arithmetic: the settings of the run's folder are taken")
+    if repetition.cloning_differs:
+        notes.append("learner.cloning.source is not what the run was cloned from, by its settings")
+    if history.steps[-1].version.step < history.end:
+        notes.append(f"the run has {history.end} steps; {history.steps[-1].version.step} of them are repeated")
+    return notes
