@@ -144,6 +144,7 @@ def bench_soak(size: SoakSize, *, say: Callable[[str], None]) -> result.BenchRes
         folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="rlweave-bench-")))
         servers = Servers(folder / "services", brokers=1)  # (1)
         leaving.callback(servers.close)
+        servers.start()
         run_file = _set_up(folder, servers)
         soak = _Soak(run_file, servers, say=say, leaving=leaving)
         soak.run(size.minutes * 60)  # (2) and (3)
