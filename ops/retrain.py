@@ -102,6 +102,9 @@ def _check_folder(into: Path, *, run_file: RunFile) -> None:
 def _notes(repetition: Repetition, history: RecordedHistory) -> list[str]:
     """What may make a difference."""
     notes = say_environment(repetition.environment)
+    for lineage, names in repetition.settings_apart.items():
+        told = ", ".join(names)
+        notes.append(f"lineage {lineage} had other settings than the run's folder now; its own are applied: {told}")
     if repetition.without_facts:
         lineages = ", ".join(map(str, repetition.without_facts))
         notes.append(f"lineage {lineages} kept no facts of its arithmetic: the settings of the run's folder are taken")
