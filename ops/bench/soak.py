@@ -40,7 +40,8 @@ from topics.catalog import SAMPLES, full_name
 from topics.clock import Deadline
 from topics.kafka.raw import RawLog
 
-LOOK_S = 5.0  # between two looks at lag and rate
+LOOK_S = 5.0  # between two looks at lag and rate, at most
+_LOOKS = 12  # of a short soak, at least
 RSS_SHARE = 0.05  # wanted: growth of a settled process at most this share of itself,
 RSS_MIB = 8.0  # or this much
 FILES = 8  # wanted: further open files of a settled process at most
@@ -207,7 +208,7 @@ class _Soak:
         while (passed_s := time.monotonic() - began_s) < seconds:
             self._check(None)
             self._look(passed_s)
-            time.sleep(min(LOOK_S, max(0.0, seconds - passed_s)))
+            time.sleep(min(LOOK_S, seconds / _LOOKS, max(0.0, seconds - passed_s)))
         self.vitals.close()
         self._crew.stop(grace_s=_GRACE_S)
 
@@ -250,7 +251,7 @@ def soak_result(
         "soak_minutes": size.minutes,
         "soak_samples": flow.num_samples[-1],
         "soak_samples_per_s": round(flow.rate(slice(None)), 1),
-        "soak_rate_last_over_second_third": round(rates[1] / rates[0], 3),
+        "soak_rate_last_over_second_third": round(rates[1] / rates[0], 3) if rates[0] else None,
         "soak_lag_records_max": max(flow.lag_records),
         "soak_lag_last_over_second_third": round(lag[1] / lag[0], 3) if lag[0] else None,
         "soak_restarts": sum(count - 1 for count in lives.values()),
