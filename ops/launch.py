@@ -1,7 +1,8 @@
 """Starts a run, or the part of it that belongs to this machine: checks, services, topics, processes.
 
-Order: (1) settings are held against each other; (2) services answer; (3) topics exist as the catalog wants them;
-(4) the run's folder, token and settings are written; (5) the supervisor runs to the end.
+Order: (1) settings are held against each other; (2) services answer; (3) no other launch holds these stages, and topics
+exist as the catalog wants them; (4) settings and token are written into the run's folder; (5) the supervisor runs to
+the end.
 A part without the learner ends when the ledger is sealed, wherever the learner is.
 Failure: nothing is started before (1) to (4) have passed.
 """
@@ -17,6 +18,7 @@ import click
 import orjson
 
 from ops.addresses import resolve
+from ops.holding import hold, is_held
 from ops.progress import Progress
 from ops.run_checks import check_named, check_run
 from ops.run_ends import LogEnds, PartEnd
@@ -29,6 +31,7 @@ from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
 from topics.access import ADMIN, READER, STAGES
 from topics.clock import Deadline, SystemClock
+from topics.kafka import KafkaLog
 
 SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
@@ -54,11 +57,15 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
     # A part that cannot have made the topics needs no right to: it looks at the ledger, and starts its stages.
     log = open_log(run_file, role=ADMIN if SINGLE_STAGES & set(only) else READER)
     log.connect(deadline=Deadline.after(CONNECT_S))
-    _refuse_second(run_file, stages=only)
-    log.admin().ensure_topics()  # (3)
+    with hold(run_file.run.folder, stages=only):  # (3)
+        _refuse_second(run_file, stages=only)
+        log.admin().ensure_topics()
+        return _supervise(run_file, log=log, quiet=quiet, only=only)
+
+
+def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[str]) -> int:
     folder = run_file.run.folder
-    settings_file = folder / SETTINGS_FILE
-    save_run_file(run_file, settings_file)  # (4)
+    settings_file = _save_settings(run_file, only=only)  # (4)
     run_token(folder, token_file=run_file.weights.token_file)
     stop = _stop_on_signals()
     ends = LogEnds(log, run_file=run_file)
@@ -83,6 +90,19 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
             progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))
     (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
+
+
+def _save_settings(run_file: RunFile, *, only: Sequence[str]) -> Path:
+    """The file that these stages are started with, again and again. A part of a run has one of its own, so that no
+    other part in this folder changes it; `settings.json` is the learner's, where there is one."""
+    folder = run_file.run.folder
+    if "learner" in only or not is_held(folder, "learner"):
+        save_run_file(run_file, folder / SETTINGS_FILE)
+    if "learner" in only:
+        return folder / SETTINGS_FILE
+    own = folder / f"settings-{'-'.join(sorted(only))}.json"
+    save_run_file(run_file, own)
+    return own
 
 
 def _refuse_second(run_file: RunFile, *, stages: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """What lag is: readable records a group has not committed, or unknown.
 
 Invariants: unknown is None and never 0; records that retention removed are not lag, they cannot be read any more.
-Followed: row 47 of the field cases (markers, no commits, moved log start).
+Followed: Case 47 of docs/cases.md (markers, no commits, moved log start).
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def engine(backend: Backend) -> Iterator[Engine]:
 
 
 def test_every_label_equals_the_truth_under_random_swaps(engine: Engine, backend: Backend) -> None:
+    """Case 33."""
     rng = random.Random(33)
     order = [version(s, lineage=lineage) for lineage in range(1, 40) for s in range(FIRST_STEP, LAST_STEP)]
     upcoming = iter(order)
@@ -90,6 +91,7 @@ def test_every_label_equals_the_truth_under_random_swaps(engine: Engine, backend
 
 
 def test_a_swap_after_the_last_token_changes_no_label(engine: Engine, backend: Backend) -> None:
+    """Case 33."""
     serve(engine, backend, step=5)
     engine.submit(requests(2, max_tokens=1))
     done = run_out(engine)

@@ -94,11 +94,12 @@ class Groups(LogContract):
         until(taken_over, what="the first to take over and get the uncommitted again")
         assert {(each.topic, each.partition) for each in seen} == lost_to_first
 
-    # Lag (cases, row 47)
+    # Lag (Case 47)
 
     def test_a_drained_transactional_topic_has_no_lag(
         self, backend: Backend, open_reader: Callable[..., Reader]
     ) -> None:
+        """Case 47."""
         writer = backend.log.writer(WriterSettings(transactional_id=f"{backend.log.run}.tx"))
         for group in range(3):
             with writer.transaction(deadline=soon()):
@@ -112,6 +113,7 @@ class Groups(LogContract):
         assert (lag[0].committed, lag[0].end) == (6, 6)
 
     def test_lag_without_commits_is_unknown(self, backend: Backend) -> None:
+        """Case 47."""
         write_samples(backend.log, range(8))
         lag = backend.log.admin().lag(f"{backend.log.run}.nobody", [SAMPLES])
         assert [(each.committed, each.end, each.lag_records) for each in lag] == [(None, 2, None)] * P
@@ -119,6 +121,7 @@ class Groups(LogContract):
     def test_lag_does_not_count_what_retention_removed(
         self, backend: Backend, open_reader: Callable[..., Reader]
     ) -> None:
+        """Case 47."""
         write_samples(backend.log, range(0, 100 * P, P))
         reader = open_reader(ReaderSettings(topics=(SAMPLES,), group=f"{backend.log.run}.readers"))
         drain(reader)
@@ -127,7 +130,7 @@ class Groups(LogContract):
         lag = backend.log.admin().lag(f"{backend.log.run}.readers", [SAMPLES])
         assert (lag[0].committed, lag[0].lag_records) == (10, 40)
 
-    # Topics (cases, row 11)
+    # Topics (Case 11)
 
     def test_topics_are_created_once_and_described(self, backend: Backend) -> None:
         admin = backend.log.admin()
@@ -137,6 +140,7 @@ class Groups(LogContract):
         assert len(admin.describe()) == len(admin.topic_ids()) == 9
 
     def test_a_changed_partition_count_is_refused(self, backend: Backend) -> None:
+        """Case 11."""
         backend.log.admin().check_partitions()
         backend.add_partitions(SAMPLES, count=8)
 

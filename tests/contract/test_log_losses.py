@@ -39,6 +39,7 @@ class Losses(LogContract):
     def test_a_dead_letter_is_passed_and_the_lag_reaches_zero(
         self, backend: Backend, open_reader: Callable[..., Reader], writer: Writer
     ) -> None:
+        """Case 6."""
         told = Told()
         for group in range(0, 40, P):
             writer.write(SAMPLES, sample(group))
@@ -75,11 +76,12 @@ class Losses(LogContract):
         ]
         assert told.dead_letters[0].key is None
 
-    # Retention (cases, row 8)
+    # Retention (Case 8)
 
     def test_lost_offsets_are_counted_and_reading_resumes_at_the_earliest(
         self, backend: Backend, open_reader: Callable[..., Reader]
     ) -> None:
+        """Case 8."""
         write_samples(backend.log, range(0, 100 * P, P))
         reader = open_reader(self.group_settings(backend))
         drain(reader)
@@ -94,6 +96,7 @@ class Losses(LogContract):
         assert told.lost[0].num_lost == 200
 
     def test_offsets_lost_while_paused_are_counted(self, backend: Backend, open_reader: Callable[..., Reader]) -> None:
+        """Case 8."""
         told = Told()
         write_samples(backend.log, range(0, 100 * P, P))
         reader = open_reader(ReaderSettings(topics=(SAMPLES,), partitions=(0,)), told)
@@ -107,6 +110,7 @@ class Losses(LogContract):
         assert [each.num_lost for each in told.lost] == [50]
 
     def test_on_lost_stop_refuses_to_go_on(self, backend: Backend, open_reader: Callable[..., Reader]) -> None:
+        """Case 8."""
         write_samples(backend.log, range(0, 100 * P, P))
         backend.delete_before({("samples", 0): 30})
         settings = ReaderSettings(topics=(SAMPLES,), partitions=(0,), positions={("samples", 0): 10}, on_lost="stop")

@@ -35,6 +35,7 @@ class Versions(LogContract):
     def test_old_and_new_records_are_read_and_unknown_ones_are_dead_letters(
         self, backend: Backend, open_reader: Callable[..., Reader], writer: Writer, topic: Topic
     ) -> None:
+        """Case 15."""
         known = list(frames_of(topic))
         assert known
         unknown = [MARKER + LATER + frame[10:] for frame in known]
@@ -52,7 +53,7 @@ class Versions(LogContract):
     def test_a_field_that_the_writer_did_not_know_has_its_default(
         self, open_reader: Callable[..., Reader], writer: Writer
     ) -> None:
-        """Sample v1 does not say whether weights were checked: they were."""
+        """Case 15: Sample v1 does not say whether weights were checked: they were."""
         for number in (1, 2):
             value = (GOLDEN / f"sample_v{number}.bin").read_bytes()
             writer.write_raw(SAMPLES, key=b"7", value=value, partition=3)

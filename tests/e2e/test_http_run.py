@@ -31,7 +31,7 @@ def server(model: Path) -> Iterator[InferenceServer]:
 def test_a_run_over_http_survives_the_kill_of_its_producer_and_of_its_server(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path, server: InferenceServer
 ) -> None:
-    """Nobody is served what the killed producer left paused, nor what the restarted server has by itself."""
+    """Case 40: nobody is served what the killed producer left paused, nor what the restarted server has by itself."""
     changes: dict[str, Value] = {
         "rollout.engine": "http",
         "rollout.http.base_urls": [server.url],

@@ -20,6 +20,7 @@ T1_S, T2_S = 3.0, 6.0
 def test_a_dead_stage_is_named_by_t1_and_ends_the_learner_by_t2(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path, victim: str
 ) -> None:
+    """Case 46."""
     changes = {"run.max_steps": 1000, "learner.silent_notice_s": T1_S, "learner.silent_end_s": T2_S}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         stages = ["peer", "scheduler", "prompts", "rollout", "reward"]
@@ -47,6 +48,7 @@ def test_a_dead_stage_is_named_by_t1_and_ends_the_learner_by_t2(
 def test_prompts_that_run_out_are_a_clean_end_of_a_sealed_run(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 46."""
     with small_run(tmp_path, run_name, services=services, model=model) as run:
         _only(run, num_tasks=14)  # three whole batches of 4, and a smaller one
         run.settings |= {"run.max_steps": 1000, "prompts.source.epochs": 1, "learner.checkpoint.every_steps": 100}

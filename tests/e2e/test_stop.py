@@ -38,6 +38,7 @@ def stop_child(run: Run, supervisor: Process, watch: Watch, *parts: str) -> None
 def test_every_stage_stops_in_order_in_the_middle_of_a_run_and_nothing_is_lost(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 45."""
     changes = {"run.max_steps": 12, "learner.checkpoint.every_steps": 100}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
@@ -62,6 +63,7 @@ def test_every_stage_stops_in_order_in_the_middle_of_a_run_and_nothing_is_lost(
 def test_the_learner_stops_while_it_starts_clones_waits_for_a_peer_and_for_data(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 45."""
     with small_run(tmp_path, run_name, services=services, model=model) as run:
         for library in ("_pydantic_core", "confluent_kafka", "libtorch"):  # while it imports them
             learner = run.stage("learner")
@@ -83,6 +85,7 @@ def test_the_learner_stops_while_it_starts_clones_waits_for_a_peer_and_for_data(
 def test_stages_stop_while_they_wait_for_a_learner(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 45."""
     phases = {"prompts": "waiting_for_weights", "rollout": "waiting_for_weights", "reward": "waiting_for_samples"}
     with small_run(tmp_path, run_name, services=services, model=model) as run:
         watch = run.watch(EVENTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,7 @@ class Contender:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_of_two_that_start_together_exactly_one_works_20_times(services: ServicesInfo, kafka_log: KafkaLog) -> None:
+    """Case 30."""
     redis = RedisClient(services.redis_url)
     winners = []
     for number in range(ROUNDS):
@@ -90,6 +92,7 @@ def test_of_two_that_start_together_exactly_one_works_20_times(services: Service
 def test_a_holder_that_slept_past_its_lease_finds_out_before_it_writes(
     services: ServicesInfo, kafka_log: KafkaLog
 ) -> None:
+    """Case 30."""
     redis = RedisClient(services.redis_url)
     alone = threading.Barrier(1)
     first = Contender(kafka_log, redis, name="learner-first")
@@ -110,6 +113,7 @@ def test_a_holder_that_slept_past_its_lease_finds_out_before_it_writes(
 def test_of_two_processes_one_exits_naming_the_other_and_has_written_nothing(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 30."""
     with small_run(tmp_path, run_name, services=services, model=model) as run:
         peer = run.stage("peer")
         for number in range(PROCESS_ROUNDS):
@@ -136,6 +140,7 @@ def test_of_two_processes_one_exits_naming_the_other_and_has_written_nothing(
 def test_a_learner_frozen_past_its_lease_writes_nothing_when_it_wakes(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 30."""
     changes = {"run.max_steps": 12, "learner.checkpoint.every_steps": 2}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         others = [run.stage(stage) for stage in ("peer", "scheduler", "prompts", "rollout", "reward")]
@@ -158,6 +163,28 @@ def test_a_learner_frozen_past_its_lease_writes_nothing_when_it_wakes(
         assert [each.wait(20) for each in others] == [0] * len(others), run.outputs()
         watch.close()
         _check_nothing_after(check_books(run))
+
+
+@pytest.mark.slow
+def test_of_two_runs_started_in_the_same_moment_one_works_with_its_own_settings(
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+) -> None:
+    """Case 30: the other one exits naming the holder, and its settings are nowhere."""
+    with small_run(tmp_path, run_name, services=services, model=model) as run:
+        seeds = (1, 2)
+        pair = [run.start("up", "--quiet", "--set", f"run.seed={seed}") for seed in seeds]
+        watch = run.watch(EVENTS)
+        watch.until(partial(_any_ended, pair), what="one to be refused")
+        loser, winner = sorted(pair, key=lambda each: each.popen.poll() is None)
+        assert loser.wait() == ExitCode.REFUSED, loser.output()
+        assert f"process {winner.pid}" in loser.output(), "the holder is named"
+        watch.until_step(1)
+        watch.close()
+        saved = json.loads((run.run_folder / "settings.json").read_text())
+        assert saved["run"]["seed"] == seeds[pair.index(winner)]
+        winner.send(signal.SIGTERM)
+        assert winner.wait(40) == 0, run.outputs()
+        assert read_all(run, LEDGER).ledger.lineages.current == 1
 
 
 def _any_ended(pair: list[Process]) -> bool:

@@ -47,6 +47,7 @@ def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_
 def test_kill_9_of_learner_rollout_and_reward_loses_nothing_and_trains_nothing_twice(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
+    """Case 30."""
     changes: dict[str, Value] = {
         "run.max_steps": 16,
         "learner.checkpoint.every_steps": 4,

@@ -125,7 +125,7 @@ def test_agrees_with_the_torch_engine_before_and_after_swaps(
 
 
 def test_swaps_at_random_moments_under_load(served: Served, connect: Callable[..., HttpEngine]) -> None:
-    """Nothing is lost, and no token, which is the step of the weights that made it, has another version."""
+    """Case 33: nothing is lost, and no token, which is the step of the weights that made it, has another version."""
     draw = random.Random(37)
     engine = connect()
     states = {step: served.state(step) for step in range(4, 60)}

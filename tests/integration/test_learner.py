@@ -70,6 +70,7 @@ def test_groups_that_never_complete_are_dropped_by_their_deadline_and_the_rest_i
 
 
 def test_a_late_member_is_counted_and_not_trained(world: World) -> None:
+    """Case 28."""
     world.max_steps = 1
     stage, context = world.learner()
     start(stage)

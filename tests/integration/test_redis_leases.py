@@ -56,6 +56,7 @@ def test_one_owner_at_a_time_and_the_holder_is_named(client: RedisClient, run_na
 
 
 def test_a_repeat_by_the_same_owner_answers_yours(client: RedisClient, run_name: str) -> None:
+    """Case 18."""
     lease = Lease(client, key=f"rlweave:{run_name}:lease", owner="a", ttl_s=60)
     results = [lease.acquire(), lease.acquire(), lease.renew()]
     assert {(result.state, result.token) for result in results} == {(LeaseState.HELD, 1)}
@@ -80,6 +81,7 @@ def test_an_ended_lease_goes_to_a_successor_with_a_higher_token(client: RedisCli
 
 
 def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: str, run_name: str) -> None:
+    """Case 18."""
     lease = Lease(RedisClient(own_redis, timeout_s=0.3), key=f"rlweave:{run_name}:lease", owner="a", ttl_s=60)
     with Redis.from_url(own_redis) as admin:
         admin.client_pause(1300, all=True)  # longer than both tries of 0.3 s each

@@ -76,6 +76,7 @@ def rewards(kafka_log: KafkaLog, services: ServicesInfo) -> Iterator[Rewards]:
 
 
 def test_two_rewards_score_every_sample_each_and_a_late_shadow_too(rewards: Rewards) -> None:
+    """Case 7."""
     log = rewards.log
     write_samples(log, (sample(group, run=log.run) for group in range(50)))
     stages = [

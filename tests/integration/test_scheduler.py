@@ -105,7 +105,7 @@ def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
 
 
 def test_events_that_retention_took_are_counted_and_reading_goes_on(rig: Rig, services: ServicesInfo) -> None:
-    """Row 8: the scheduler stood still until part of what it had not read was gone."""
+    """Case 8: the scheduler stood still until part of what it had not read was gone."""
     scheduler = rig.scheduler()
     scheduler.turn()
     assert scheduler._reader is not None

@@ -45,7 +45,7 @@ def engine(shared_vllm: SharedVllm) -> Iterator[VllmEngine]:
 
 
 def test_swaps_at_random_moments_under_load(engine: Engine, shared_vllm: SharedVllm) -> None:
-    """64 requests in flight: none lost, no token with a wrong version, a pause not much longer than the load."""
+    """Case 33: of 64 requests in flight none is lost or mislabelled, and a pause is not much longer than the load."""
     draw = random.Random(37)
     states = {step: step_state(shared_vllm.weights, step) for step in range(4, 60)}
     host = shared_vllm.host
@@ -97,7 +97,7 @@ def test_agrees_with_the_learners_model_before_and_after_20_swaps(engine: Engine
 
 
 def test_the_prefix_cache_never_outlives_its_weights(engine: VllmEngine, shared_vllm: SharedVllm) -> None:
-    """Row 34: the same long prompts before and after a swap."""
+    """Case 34: the same long prompts before and after a swap."""
     prompt = tuple(4 + index % 50 for index in range(300))
     for step in (1, 2, 1, 2):
         state = random_state(shared_vllm.weights, seed=step)
@@ -229,7 +229,7 @@ def test_a_pause_is_a_lease(engine: Engine, shared_vllm: SharedVllm, monkeypatch
 def test_a_load_that_fails_half_way_is_undone(
     engine: Engine, shared_vllm: SharedVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 37: the new weights are in, the check fails; the old ones come back before anything is generated."""
+    """Case 37: the new weights are in, the check fails; the old ones come back before anything is generated."""
     client = shared_vllm.host.client
     real = client.update
     engine.load(version(5), step_state(shared_vllm.weights, 5))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def test_a_tied_model_a_vllm_that_hangs_in_a_load_and_one_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows 37 and 40: another vLLM is started in their place, cold, and serves nothing before a version is loaded."""
+    """Case 37, Case 40: another vLLM is started in their place, cold, and serves nothing before a version is loaded."""
     others = set(children_of(os.getpid()))
     vllm = SharedVllm(tmp_path, tied=True)
     made = vllm.engine()

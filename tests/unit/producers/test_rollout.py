@@ -297,7 +297,7 @@ class TruthfulEngine(ScriptedEngine):
 
 
 def test_every_label_equals_the_truth(rollouts: Rollouts) -> None:
-    """Row 33: 200 rollouts with swaps at random moments; a token is the step of the weights that made it."""
+    """Case 33: 200 rollouts with swaps at random moments; a token is the step of the weights that made it."""
     world = begin(rollouts)
     world.prompts(*range(100), max_tokens=400)
     engine = TruthfulEngine(max_concurrent_sequences=24)

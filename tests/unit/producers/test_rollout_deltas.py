@@ -1,4 +1,4 @@
-"""Rollout producers that follow deltas: whatever happens, an engine ends on hash(N) or serves what it had (row 36)."""
+"""Rollout producers that follow deltas: whatever happens, an engine ends on hash(N) or serves what it had (Case 36)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_killed_at_20_and_back_at_25(rollouts: Rollouts, line: Line) -> None:
 
 
 def test_three_versions_behind_with_a_delta_pruned(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 36."""
+    """Case 36."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)
     until(stage, lambda: serves(engine, first))
@@ -166,7 +166,7 @@ def test_three_versions_behind_with_a_delta_pruned(rollouts: Rollouts, line: Lin
 
 
 def test_the_right_number_but_one_altered_tensor(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 36: the state in memory is not what its version says; it is noticed, and ends on hash(N)."""
+    """Case 36: the state in memory is not what its version says; it is noticed, and ends on hash(N)."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)
     until(stage, lambda: serves(engine, first))
@@ -178,7 +178,7 @@ def test_the_right_number_but_one_altered_tensor(rollouts: Rollouts, line: Line,
 
 
 def test_a_delta_of_another_history_is_not_applied(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 36: the learner was restarted from an older checkpoint and publishes other bytes as 2.3."""
+    """Case 36: the learner was restarted from an older checkpoint and publishes other bytes as 2.3."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     for step in range(5):
         line.publish(step, quiet=True)
@@ -195,7 +195,7 @@ def test_a_delta_of_another_history_is_not_applied(rollouts: Rollouts, line: Lin
 
 
 def test_a_delta_read_twice_and_one_read_late(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 36: the same manifest and command again change nothing; an older one is not gone back to."""
+    """Case 36: the same manifest and command again change nothing; an older one is not gone back to."""
     world = rollouts.world
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     manifests = [line.publish(0)]
@@ -230,7 +230,7 @@ def test_a_delta_whose_result_is_another_leaves_the_old_version(
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "absent", "exchanged"])
 def test_a_damaged_chunk_of_a_delta(rollouts: Rollouts, line: Line, engine: BigEngine, damage: str) -> None:
-    """Row 41: in the only source. The old version is served until the chunk is whole again, then N is."""
+    """Case 41: in the only source. The old version is served until the chunk is whole again, then N is."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)
     until(stage, lambda: serves(engine, first))
@@ -249,7 +249,7 @@ def test_a_damaged_chunk_of_a_delta(rollouts: Rollouts, line: Line, engine: BigE
 
 
 def test_an_altered_cache_file_of_a_delta_is_fetched_again(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 41: on the engine's own disk, between fetch and apply of a later route."""
+    """Case 41: on the engine's own disk, between fetch and apply of a later route."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)
     until(stage, lambda: serves(engine, first))
@@ -279,7 +279,7 @@ def test_a_delta_that_is_nowhere_any_more_is_gone_around(rollouts: Rollouts, lin
 
 
 def test_an_empty_delta_is_loaded_under_its_own_name(rollouts: Rollouts, line: Line, engine: BigEngine) -> None:
-    """Row 37. The step is part of the content here, so the content repeats by publishing the same step's bytes."""
+    """Case 37. The step is part of the content here, so the content repeats by publishing the same step's bytes."""
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)
     until(stage, lambda: serves(engine, first))

@@ -57,7 +57,7 @@ def test_a_late_joiner(rollouts: Rollouts, line: ApartLine) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "exchanged"])
 def test_a_damaged_listing(rollouts: Rollouts, line: ApartLine, damage: str) -> None:
-    """Row 41, the manifest cut short: the old version is served until the listing is whole again, then N is."""
+    """Case 41, the manifest cut short: the old version is served until the listing is whole again, then N is."""
     engine = BigEngine()
     stage = rollouts.make(engine, scheduler_silence_s=1e6)
     first = line.publish(0)

@@ -41,7 +41,7 @@ def engine() -> ScriptedEngine:
 
 
 def test_a_cold_engine_takes_no_prompts(rollouts: Rollouts, engine: ScriptedEngine) -> None:
-    """Row 40: up is not ready."""
+    """Case 40: up is not ready."""
     world = rollouts.world
     world.lineage(1)
     world.prompts(0)
@@ -54,7 +54,7 @@ def test_a_cold_engine_takes_no_prompts(rollouts: Rollouts, engine: ScriptedEngi
 
 
 def test_a_restarted_engine_serves_the_published_version_not_its_own(rollouts: Rollouts) -> None:
-    """Row 40, at version 20, with the learner down: its peer still serves."""
+    """Case 40, at version 20, with the learner down: its peer still serves."""
     world = rollouts.world
     world.lineage(1)
     for step in range(21):
@@ -151,6 +151,7 @@ def test_an_engine_too_far_behind_fetches_by_itself(rollouts: Rollouts, engine: 
 
 
 def test_an_engine_beyond_the_bound_takes_no_prompts(rollouts: Rollouts, engine: ScriptedEngine) -> None:
+    """Case 40."""
     world = rollouts.world
     world.lineage(1)
     world.publish(1, 0, command=True)

@@ -93,16 +93,19 @@ class TestMixedVersions:
         assert mixed.old.encode(mixed.old_record) == mixed.unaware.encode(mixed.old_record)
 
     def test_new_reads_old_with_defaults(self, mixed: Mixed) -> None:
+        """Case 15."""
         decoded = mixed.new.decode(mixed.old.encode(mixed.old_record))
         expected = dataclasses.replace(cast("Any", mixed.new_record), note=None, extra=b"\xff\x01")
         assert decoded == expected
 
     def test_old_reads_new_without_the_added_fields(self, mixed: Mixed) -> None:
+        """Case 15."""
         decoded = mixed.old.decode(mixed.new.encode(mixed.new_record))
         absent: dict[str, Any] = {} if mixed.removed is None else {mixed.removed: None}
         assert decoded == dataclasses.replace(mixed.old_record, **absent)
 
     def test_a_reader_without_the_new_schema_does_not_guess(self, mixed: Mixed) -> None:
+        """Case 15."""
         with pytest.raises(CodecError, match="unknown schema fingerprint"):
             mixed.unaware.decode(mixed.new.encode(mixed.new_record))
 

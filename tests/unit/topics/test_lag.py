@@ -1,4 +1,4 @@
-"""Lag is readable records or unknown, never a guess (cases, row 47)."""
+"""Lag is readable records or unknown, never a guess (Case 47)."""
 
 from __future__ import annotations
 
@@ -19,4 +19,5 @@ from topics.lag import partition_lag
     ],
 )
 def test_lag(committed: int | None, retained: tuple[int, int] | None, lag: int | None) -> None:
+    """Case 47."""
     assert partition_lag("samples", 0, committed=committed, retained=retained).lag_records == lag

@@ -17,6 +17,7 @@ def test_matches_the_formula() -> None:
 
 @pytest.mark.parametrize("rewards", [[0.7], [1.0, 1.0, 1.0], [0.0] * 8])
 def test_without_signal_gives_exact_zeros(rewards: list[float]) -> None:
+    """Case 27."""
     assert grpo_advantages(rewards).tolist() == [0.0] * len(rewards)
 
 

@@ -76,6 +76,7 @@ def test_none_is_told_apart_from_broken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty_manifest"])
 def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
+    """Case 43."""
     save(tmp_path, snapshot(1))
     path = save(tmp_path, snapshot(2))
     weights = path / "model.safetensors"
@@ -132,6 +133,7 @@ def test_a_lineage_the_ledger_does_not_know_is_not_ruled_out(tmp_path: Path) -> 
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_no_remains(tmp_path: Path) -> None:
+    """Case 43."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
     folder = tmp_path / "small"
@@ -183,6 +185,7 @@ def test_optimizer_state_of_another_model_is_refused() -> None:
 
 
 def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """Case 43."""
     save(tmp_path, snapshot(1))
     random = Random(5)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Join, dedup and completeness: cases 13, 25 and 27."""
+"""Join, dedup and completeness: Case 13, Case 25 and Case 27."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def test_no_required_reward_is_refused() -> None:
 
 @pytest.mark.parametrize("where", ["same partition", "other partition", "same poll batch"])
 def test_case_13_a_thousand_samples_fifty_of_them_twice(where: str) -> None:
+    """Case 13."""
     topics, target = Topics(), assembler(eta=1000)
     records = [record for group in range(125) for record in whole(group)]
     doubled = random.Random(7).sample([record for record in records if isinstance(record, Sample)], 50)
@@ -93,6 +94,7 @@ def test_case_13_a_thousand_samples_fifty_of_them_twice(where: str) -> None:
 
 
 def test_case_13_after_a_restart_from_positions_and_closed_set() -> None:
+    """Case 13."""
     topics, first = Topics(), assembler(eta=1000)
     envelopes = topics.extend(record for group in range(125) for record in whole(group))
     copies = [each for each in envelopes if isinstance(each.record, Sample)][:400:8]
@@ -168,6 +170,7 @@ def test_two_halves_of_two_attempts_are_no_group() -> None:
 
 
 def test_case_25_samples_with_bad_logprobs_are_dropped_with_their_reason() -> None:
+    """Case 25."""
     target = assembler(min_group_members=3)
     bad: list[tuple[float, float] | None] = [
         (math.nan, -1.0),
@@ -221,6 +224,7 @@ def test_a_group_with_one_bad_member_is_dropped_at_once_when_all_are_needed() ->
 
 
 def test_case_27_order_and_interleaving_change_no_batch() -> None:
+    """Case 27."""
     sizes = {0: 8, 1: 8, 2: 5, 3: 1}
     records = [record for group, size in sizes.items() for record in whole(group, size=size)]
     batches = []

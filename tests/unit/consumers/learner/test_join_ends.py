@@ -1,4 +1,4 @@
-"""How groups end: deadlines, orphans, what is open at the end (case 28), and positions."""
+"""How groups end: deadlines, orphans, what is open at the end (Case 28), and positions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from tests.unit.consumers.learner.material import (
 from topics.clock import ManualClock
 
 
-def test_case_28_three_stuck_groups_do_not_stop_the_others_and_late_members_are_nottrain_all() -> None:
+def test_case_28_three_stuck_groups_do_not_stop_the_others_and_late_members_are_not_trained() -> None:
+    """Case 28."""
     clock, topics = ManualClock(), Topics()
     target = assembler(clock=clock, eta=100)
     stuck = {2, 9, 13}

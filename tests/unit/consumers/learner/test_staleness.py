@@ -31,6 +31,7 @@ def pair(group: int, *births: Version) -> list[Record]:
 
 
 def test_a_groups_age_is_its_oldest_members_and_a_samples_its_oldest_runs() -> None:
+    """Case 33."""
     target = assembler(eta=5)
     feed(target, [prompt(0, size=2), *scored(0, 0, born=version(4))])
     feed(target, [sample(0, 1, born=(version(3), version(5))), reward(0, 1)])

@@ -74,6 +74,7 @@ def open_groups(*, without: type | None = None) -> list[Record]:
 
 
 def test_dead_rollouts_are_named_by_t1_and_end_the_run_by_t2() -> None:
+    """Case 46."""
     rig = Rig()
     rig.run(5)
     feed(rig.assembler, [prompt(0), prompt(1)])
@@ -88,6 +89,7 @@ def test_dead_rollouts_are_named_by_t1_and_end_the_run_by_t2() -> None:
 
 
 def test_dead_reward_consumers_are_named_with_the_reward() -> None:
+    """Case 46."""
     rig = Rig()
     feed(rig.assembler, open_groups(without=Reward))
     rig.run(12, dead=["reward"])
@@ -130,6 +132,7 @@ def test_progress_begins_the_wait_anew() -> None:
 
 
 def test_a_used_up_data_set_is_no_silence() -> None:
+    """Case 46."""
     rig = Rig()
     events, metrics = rig.stages["prompts"]
     metrics.gauge("groups_admitted", 2)
@@ -158,6 +161,7 @@ def test_a_used_up_data_set_is_no_silence() -> None:
 
 
 def test_an_engine_is_ready_when_heard_lately_in_a_serving_phase() -> None:
+    """Case 40."""
     rig = Rig()
     assert not rig.watch.engine_ready
     events, _ = rig.stages["rollout"]

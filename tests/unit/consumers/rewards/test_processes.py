@@ -1,4 +1,4 @@
-"""A plug-in in processes of its own: killed when it hangs or dies, replaced, and nobody else waits for it (case 21)."""
+"""A plug-in in processes of its own: killed when it hangs or dies, replaced, and nobody else waits for it (Case 21)."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.Captu
 
 
 def test_of_a_batch_that_hangs_only_the_guilty_sample_fails(rig: Rig) -> None:
+    """Case 21."""
     write_samples(rig.log, (sample(group) for group in range(20)))
     stage = rig.stage(plugin=f"{APART}:Batched", isolation="process", timeout_s=0.3, timeout_retries=0, num_workers=2)
     rewards = score(rig, 20, stage)
@@ -214,7 +215,7 @@ def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
 
 
 def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
-    """`kill -9` of the consumer while its scorer loops."""
+    """Case 21: `kill -9` of the consumer while its scorer loops."""
     script = tmp_path / "consumer.py"
     script.write_text(
         "import sys, time\n"

@@ -119,6 +119,7 @@ def test_another_plugin_under_a_live_group_id_is_refused(rig: Rig) -> None:
 
 
 def test_of_two_that_raced_for_a_group_id_exactly_one_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 7."""
     monkeypatch.setattr("consumers.rewards.claim.check_free", lambda *_, **__: None)  # both looked before both joined
     monkeypatch.setattr("consumers.rewards.stage.RECHECK_S", 0.0)
     stages = [rig.stage(name, plugin="exact_match", group="shared") for name in ("one", "two")]
@@ -159,6 +160,7 @@ def test_an_error_is_a_failure_of_that_sample_only(rig: Rig) -> None:
 
 
 def test_a_batch_that_raises_is_scored_one_by_one(rig: Rig) -> None:
+    """Case 22."""
     write_samples(rig.log, (sample(group, completion_text="bad" if group == 13 else "x") for group in range(64)))
     turn_until(rig.stage(plugin=f"{HERE}:Batched"), lambda: done(rig, 64))
     failures = [one for one in rewards_of(rig.log, REWARDS) if one.failure is not None]
@@ -187,6 +189,7 @@ def test_an_error_off_the_main_thread_is_never_a_0(rig: Rig, plugin: str, failur
 
 
 def test_what_is_not_a_number_is_a_failure(rig: Rig) -> None:
+    """Case 20."""
     texts = ["nan", "inf", "none", "true", "text"]
     write_samples(rig.log, (sample(group, completion_text=text) for group, text in enumerate(texts)))
     turn_until(rig.stage(plugin=f"{HERE}:bad_number"), lambda: done(rig, 5))
@@ -297,6 +300,7 @@ def test_a_stop_finishes_what_was_taken(rig: Rig) -> None:
 
 
 def test_a_stop_does_not_wait_for_a_hung_scorer(rig: Rig) -> None:
+    """Case 45."""
     write_samples(rig.log, [sample(1), sample(0)])
     stage = rig.stage(plugin=f"{HERE}:hangs_on_1")
     turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) == 1)

@@ -199,6 +199,7 @@ def test_a_decision_carried_out_leaves_nothing_to_do(seen: Snapshot) -> None:
     st.lists(st.builds(reward, breaker=st.just(0), silent_s=st.floats(0, 60)), max_size=3), st.sampled_from([None, 0.0])
 )
 def test_unknown_lag_changes_nothing(instances: list[InstanceSeen], rate: float | None) -> None:
+    """Case 47."""
     required = [seen for seen in instances if seen.reward is not None and seen.reward.required]
     drafts = decide(snapshot(*instances, lag=None, rate=rate), SETTINGS)
     assert not required or drafts == []

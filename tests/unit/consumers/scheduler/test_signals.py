@@ -164,6 +164,7 @@ def lag_watch(clock: ManualClock) -> tuple[LagWatch, _Admin]:
 
 
 def test_an_error_makes_lag_unknown_and_an_old_answer_too() -> None:
+    """Case 47."""
     clock = ManualClock()
     watch, admin = lag_watch(clock)
     wanted = [("g", SAMPLES)]

@@ -103,7 +103,7 @@ def test_a_killed_engine_does_not_hold_up_the_others(rig: Rig) -> None:
 
 
 def test_events_that_retention_took_are_counted_and_reading_goes_on(rig: Rig) -> None:
-    """Row 8: the scheduler stood still for so long that part of the events is gone."""
+    """Case 8: the scheduler stood still for so long that part of the events is gone."""
     scheduler = rig.scheduler()
     scheduler.turn()
     engine = rig.engine("a")

@@ -1,4 +1,4 @@
-"""The engine over a vLLM that misbehaves on purpose (row 37): what it claims and stamps is what is true."""
+"""The engine over a vLLM that misbehaves on purpose (Case 37): what it claims and stamps is what is true."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def version(step: int) -> Version:
 def test_raises_on_5_changes_nothing_on_6_and_never_answers_on_7(
     facts: ModelFacts, state_of: Callable[[int], dict[str, Tensor]]
 ) -> None:
+    """Case 37."""
     first = StubHost(deeds={"1.5": "raise", "1.6": "nothing", "1.7": "hang"})
     second = StubHost()
     engine = engine_over(facts, [first, second])

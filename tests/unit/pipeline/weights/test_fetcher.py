@@ -85,6 +85,7 @@ def test_nothing_is_asked_when_everything_is_there(setup: Fixture) -> None:
 
 
 def test_a_chunk_altered_in_the_local_cache_is_fetched_again(setup: Fixture) -> None:
+    """Case 41."""
     with honest_peer(setup.source) as peer:
         setup.fetch(peer)
         path = setup.store.path_of(setup.manifest.chunks[2].digest)
@@ -156,6 +157,7 @@ def _refused(setup: Fixture, digest: str) -> Answer:
 def test_a_faulty_peer_is_named_and_another_one_used(
     setup: Fixture, fault: Callable[[Fixture, str], Answer], word: str, is_bad: bool
 ) -> None:
+    """Case 41."""
     with faulty_peer(lambda digest: fault(setup, digest)) as bad, honest_peer(setup.source) as good:
         result = setup.fetch(bad, good, parallel=1)
     setup.check()
@@ -168,6 +170,7 @@ def test_a_faulty_peer_is_named_and_another_one_used(
 def test_with_only_a_faulty_peer_the_deadline_names_chunks_and_peer(
     setup: Fixture, fault: Callable[[Fixture, str], Answer]
 ) -> None:
+    """Case 41."""
     with (
         faulty_peer(lambda digest: fault(setup, digest)) as bad,
         pytest.raises(DeadlineExceeded, match="10 of 10 chunks") as caught,
@@ -277,6 +280,7 @@ def test_without_any_peer_the_fetch_ends_at_once(setup: Fixture) -> None:
 
 
 def test_a_manifest_cut_short_is_refused_before_anything_is_asked(setup: Fixture) -> None:
+    """Case 41."""
     asked: list[str] = []
 
     def respond(digest: str) -> Answer:

@@ -90,7 +90,7 @@ def test_anchors_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_empty_delta_is_a_version_of_equal_content(line: Line) -> None:
-    """Row 37."""
+    """Case 37."""
     first, second = line.publish(), line.publish(num_changed=0)
     assert second.encoding == "delta"
     assert second.state_digest == first.state_digest
@@ -210,6 +210,7 @@ class TestRow36:
         assert held.digest == second.state_digest
 
     def test_the_same_delta_twice(self, line: Line) -> None:
+        """Case 36."""
         first, second = line.publish(), line.publish()
         held = line.held()
         line.follow(held, first)
@@ -219,6 +220,7 @@ class TestRow36:
             held.advance(second, route, store=line.store)
 
     def test_deltas_out_of_order(self, line: Line) -> None:
+        """Case 36."""
         manifests = [line.publish() for _ in range(3)]
         held = line.held()
         line.follow(held, manifests[0])

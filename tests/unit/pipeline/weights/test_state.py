@@ -140,6 +140,7 @@ def test_a_chunk_altered_on_disk_stops_the_decode(store: ChunkStore) -> None:
 
 
 def test_exchanged_chunks_stop_the_decode(store: ChunkStore) -> None:
+    """Case 41."""
     manifest = small_version(store)
     first, second, *rest = manifest.chunks
     with pytest.raises(WeightsError, match=f"chunks give state [0-9a-f]+, not {manifest.state_digest}"):

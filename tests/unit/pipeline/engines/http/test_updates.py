@@ -97,7 +97,7 @@ def test_requests_in_flight_at_a_swap(
 
 
 def test_every_label_is_right_under_random_swaps(folder: Path, serve: Serve, connect: Connect) -> None:
-    """The server's own record of which weights made each token, against the stamps that came out."""
+    """Case 33: the server's own record of which weights made each token, against the stamps that came out."""
     draw = random.Random(5)
     server = serve(token_s=0.002)
     engine = connect(server)
@@ -134,7 +134,7 @@ def test_every_label_is_right_under_random_swaps(folder: Path, serve: Serve, con
 def test_a_probe_sees_what_the_server_does_not_say(
     folder: Path, serve: Serve, connect: Connect, tmp_path: Path, kind: str, spoil: Any, said: str
 ) -> None:
-    """The old version is put back, and what was made meanwhile is not passed off as either."""
+    """Case 37: the old version is put back, and what was made meanwhile is not passed off as either."""
     server = serve(kind=kind, token_s=0.005)
     engine = opened(connect, server, update="disk", tmp_path=tmp_path)
     engine.load(V1, state_of(folder, seed=1))
@@ -204,6 +204,7 @@ def test_what_a_worker_refuses_changes_nothing(folder: Path, serve: Serve, conne
 
 
 def test_a_load_that_breaks_half_way_is_undone(folder: Path, serve: Serve, connect: Connect) -> None:
+    """Case 37."""
     server = serve()
     engine = connect(server)
     engine.load(V1, state_of(folder, seed=1))
@@ -297,3 +298,25 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_version(
     with pytest.raises(EngineError, match=r"cannot be written to .*old version is still served"):
         engine.load(V2, state_of(folder, seed=2))
     assert (engine.state, engine.version) == (EngineState.SERVING, V1)
+
+
+def test_what_other_weights_left_in_the_prefix_cache_answers_nobody(
+    folder: Path, serve: Serve, connect: Connect
+) -> None:
+    """Case 34: a server keys its cache by the salt of a request, so requests of two versions never share one."""
+    server = serve()
+    engine = connect(server, probe="always")
+    salts: list[set[object]] = []
+    for version, seed in ((V1, 1), (V2, 2), (V3, 1)):
+        server.asked.clear()
+        engine.load(version, state_of(folder, seed=seed))
+        assert all(each.failure == "" for each in run(engine, [request(str(n)) for n in range(3)]).values())
+        asked = [body for path, body in server.asked if path == "/inference/v1/generate"]
+        assert len(asked) > 3, "the probe asks too"
+        assert all(body["cache_salt"] for body in asked)
+        salts.append({body["cache_salt"] for body in asked if body["sampling_params"]["max_tokens"] > 1})
+        assert {body["cache_salt"] for body in asked if body["sampling_params"]["max_tokens"] == 1}.isdisjoint(
+            salts[-1]
+        )
+    assert [len(each) for each in salts] == [1, 1, 1], "within a version the cache is shared"
+    assert len(set.union(*salts)) == 3
