@@ -4,6 +4,7 @@ Order: (1) settings are held against each other; (2) services answer; (3) no oth
 exist as the catalog wants them; (4) settings and token are written into the run's folder; (5) the supervisor runs to
 the end.
 A part without the learner ends when the ledger is sealed, wherever the learner is.
+A run that was sealed and whose settings ask for nothing more is complete: that is said and nothing is started.
 Failure: nothing is started before (1) to (4) have passed.
 """
 
@@ -26,6 +27,7 @@ from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
 from ops.supervisor.supervisor import Supervisor
 from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs
+from pipeline.exit_codes import ExitCode
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
@@ -60,7 +62,27 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
     with hold(run_file.run.folder, stages=only):  # (3)
         _refuse_second(run_file, stages=only)
         log.admin().ensure_topics()
+        if _is_complete(LogEnds(log, run_file=run_file), run_file, stages=only):
+            return int(ExitCode.OK)
         return _supervise(run_file, log=log, quiet=quiet, only=only)
+
+
+def _is_complete(ends: LogEnds, run_file: RunFile, *, stages: Sequence[str]) -> bool:
+    """Whether the run was sealed and its present settings ask for nothing more; then that is said, and nothing starts.
+
+    A part without learner or prompts has not the settings that decide it, and ends by itself once the run is sealed.
+    """
+    if not {"learner", "prompts"} <= set(stages):
+        return False
+    seal = ends.seal()
+    if seal is None or not ends.nothing_is_left(seal):
+        return False
+    run = run_file.run
+    click.echo(
+        f"run {run.name} is complete: {seal.reason}; step {seal.step}, {seal.num_groups} groups; nothing was started"
+    )
+    click.echo("hint: raise run.max_steps, or give more prompts, to go on with it", err=True)
+    return True
 
 
 def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[str]) -> int:

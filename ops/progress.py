@@ -34,6 +34,7 @@ TOLD = frozenset(
         "record_stuck",
         "offsets_lost",
         "topic_recreated",
+        "batch_unreadable",
         "load_failed",
     }
 )

@@ -93,9 +93,26 @@ def _errors(run_file: RunFile) -> Iterator[str]:
             RedisClient(run_file.redis.url)  # reads the URL and connects to nothing
         except SettingsError as error:
             yield f"redis.url: {error.message}, or {LOCAL!r}, or {WITHOUT!r}"
+    if run_file.rollout.engine == "http":
+        yield from _server_errors(run_file)
     cloning = run_file.learner.cloning
     if cloning.num_steps > 0 and cloning.source is None:
         yield "learner.cloning.num_steps is above 0 but learner.cloning.source is not set"
+
+
+def _server_errors(run_file: RunFile) -> Iterator[str]:
+    urls, replicas = run_file.rollout.http.base_urls, run_file.rollout.replicas
+    if len(urls) < replicas:
+        yield (
+            f"rollout.http.base_urls names {len(urls)} server(s) and rollout.replicas = {replicas}: every rollout "
+            "process has a server of its own"
+        )
+    twice = sorted({url for url in urls if urls.count(url) > 1})
+    if twice:
+        yield (
+            f"rollout.http.base_urls names {', '.join(twice)} more than once: two processes would load weights into "
+            "one server, and neither could say whose they are"
+        )
 
 
 def _warnings(run_file: RunFile) -> Iterator[str]:
@@ -121,6 +138,12 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
         yield (
             f"learner.collective_limit_s = {limit_s:g} is not above {LONGEST_TRANSACTION_S:g} s, the longest time of a "
             "transaction: while the broker is slow, ranks will take rank 0 for dead"
+        )
+    urls, replicas = run_file.rollout.http.base_urls, run_file.rollout.replicas
+    if run_file.rollout.engine == "http" and len(urls) > replicas:
+        yield (
+            f"rollout.http.base_urls names {len(urls)} servers and rollout.replicas = {replicas}: those after the "
+            f"first {replicas} are not used"
         )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"

@@ -15,7 +15,9 @@ from typing import Protocol
 from consumers.rewards.settings import group_id
 from ops.run_file import RunFile
 from ops.supervisor.settings import SupervisorSettings
+from pipeline.sources import open_source
 from pipeline.stage import StopSignal
+from producers.prompts.recovery import recover
 from schemas.errors import LogError, RlweaveError
 from schemas.records import LedgerSealed, Record
 from topics.catalog import LEDGER, SAMPLES
@@ -26,6 +28,7 @@ _LOOK_BACK = 16  # offsets before the end of the ledger; transaction markers tak
 _READ_LIMIT_S = 10.0
 _POLL_S = 0.25
 _LOOK_S = 2.0  # between two looks at the end of the ledger
+_NO_HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 _log = logging.getLogger(__name__)
 
 
@@ -94,11 +97,31 @@ class LogEnds:
 
     def is_complete(self) -> bool:
         """Whether the ledger ends with a seal; a lineage that began after one reopened the run."""
+        return self.seal() is not None
+
+    def seal(self) -> LedgerSealed | None:
+        """The seal that the ledger ends with; None: there is none, or it is not known."""
         try:
-            return isinstance(self._last_record(), LedgerSealed)
+            last = self._last_record()
         except RlweaveError as error:
             _log.warning("whether the run is complete is not known: %s", error.message)
-            return False
+            return None
+        return last if isinstance(last, LedgerSealed) else None
+
+    def nothing_is_left(self, seal: LedgerSealed) -> bool:
+        """Whether a sealed run has nothing to do under its present settings: no more steps, or no more prompts.
+
+        Raises:
+            SettingsError, PluginError: the prompt source cannot be opened.
+            TopicMismatch: the prompts topic is not dense.
+            LogError, DeadlineExceeded: the broker failed or is too slow.
+        """
+        run = self._run_file.run
+        if seal.step >= run.max_steps:
+            return True
+        source = open_source(self._run_file.prompts.source, seed=run.seed)
+        cursor = recover(self._log, source=source, hooks=_NO_HOOKS, deadline=Deadline.after(_READ_LIMIT_S))
+        return source.num_items is not None and cursor.next_index >= source.num_items
 
     def is_drained(self) -> bool:
         """Whether every reward consumer has committed all samples; unknown lag counts as not."""
@@ -115,7 +138,7 @@ class LogEnds:
         earliest, end = self._log.admin().describe()[LEDGER.name][0]
         place = (LEDGER.name, 0)
         settings = ReaderSettings(topics=(LEDGER,), partitions=(0,), positions={place: max(earliest, end - _LOOK_BACK)})
-        reader = self._log.reader(settings, hooks=ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None))
+        reader = self._log.reader(settings, hooks=_NO_HOOKS)
         last: Record | None = None
         try:
             target = reader.end_positions()[place]

@@ -88,7 +88,7 @@ def status_of(log: RawLog, run: str) -> RunStatus:
     return RunStatus(
         run=run,
         processes=_processes(log, run, num_partitions=counts.get(full_name(run, EVENTS), 0)),
-        lag=tuple(_lags(log, run, counts=counts)),
+        lag=tuple(group_lags(log, run, counts=counts)),
         lineage=view.lineages.current,
         step=view.step,
         num_closed=view.num_closed,
@@ -120,7 +120,7 @@ def _processes(log: RawLog, run: str, *, num_partitions: int) -> tuple[ProcessSt
     return tuple(sorted(found.values(), key=lambda process: (process.stage, process.instance)))
 
 
-def _lags(log: RawLog, run: str, *, counts: Mapping[str, int]) -> list[GroupLag]:
+def group_lags(log: RawLog, run: str, *, counts: Mapping[str, int]) -> list[GroupLag]:
     """Per group of the run, each topic it has committed a position of; one without any is unknown altogether."""
     lags = []
     prefix = f"rlweave.{run}."

@@ -42,6 +42,7 @@ METRICS = (
     _counter("records_read", "Records read.", "topic"),
     _counter("records_written", "Records written and acknowledged.", "topic"),
     _counter("dead_letters", "Records that could not be decoded.", "topic"),
+    _counter("records_unreadable", "Records in batches that cannot be unpacked.", "topic"),
     _counter("topics_recreated", "Partitions of topics that were made anew while, or before, they were read.", "topic"),
     _counter("offsets_lost", "Records that retention removed before they were read.", "topic"),
     _counter("clock_skews", "Times a later event carried an earlier time."),

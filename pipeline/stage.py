@@ -30,7 +30,15 @@ from schemas.errors import LogError, RlweaveError
 from schemas.records import DeadLetter
 from topics.catalog import DEAD_LETTERS
 from topics.clock import Clock, Deadline, SystemClock
-from topics.log import Log, LostOffsets, ReaderHooks, RecreatedTopic, Writer, WriterSettings
+from topics.log import (
+    Log,
+    LostOffsets,
+    ReaderHooks,
+    RecreatedTopic,
+    UnreadableBatch,
+    Writer,
+    WriterSettings,
+)
 
 TURN_S = 0.25  # longest wait inside one turn: what a stop request costs at most
 CONNECT_S = 10.0  # longest wait for the broker at start
@@ -100,6 +108,7 @@ class StageContext:
         return ReaderHooks(
             dead_letter=self._dead_letter,
             lost=self._lost,
+            unreadable=self._unreadable,
             recreated=self._recreated,
             commit_delayed=self._commit_delayed,
         )
@@ -118,6 +127,16 @@ class StageContext:
             details={"topic": lost.topic, "partition": str(lost.partition)},
             num_lost=lost.num_lost,
             resumed_at=lost.resumed_at,
+        )
+
+    def _unreadable(self, batch: UnreadableBatch) -> None:
+        self.metrics.count("records_unreadable", batch.num_lost, topic=batch.topic)
+        self.events.notice(
+            "batch_unreadable",
+            details={"topic": batch.topic, "partition": str(batch.partition), "why": batch.why},
+            num_lost=batch.num_lost,
+            first=batch.first,
+            resumed_at=batch.end,
         )
 
     def _recreated(self, topic: RecreatedTopic) -> None:

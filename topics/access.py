@@ -29,7 +29,7 @@ from topics.catalog import (
 )
 
 ADMIN = "admin"  # `rlweave up` and what creates, deletes or copies topics
-READER = "reader"  # tools that only look: audit, replay, report, export, status
+READER = "reader"  # tools that only look: audit, replay, report, export, retrain, status
 STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
 ROLES = (ADMIN, *STAGES, READER)
 TOOLS_RUN = "tools"  # stands for the run in names of what tools show

@@ -12,9 +12,9 @@ from schemas.codec import decode
 from schemas.errors import CodecError
 from schemas.records import DeadLetter, Record
 from schemas.validation import check_possible
-from topics.catalog import DEAD_LETTERS
+from topics.catalog import BY_NAME, DEAD_LETTERS, full_name
 from topics.clock import SystemClock
-from topics.log import Envelope
+from topics.log import Envelope, UnreadableBatch
 
 _KEPT_BYTES = 64 * 1024  # of what is too long to be kept whole
 _clock = SystemClock()
@@ -60,6 +60,22 @@ def dead_letter(
         value=value,
         headers=headers,
         error=said,
+        reader=reader,
+        unix_ms=_clock.unix_ms(),
+    )
+
+
+def letter_of_batch(batch: UnreadableBatch, *, run: str, reader: str) -> DeadLetter:
+    """The dead letter of a whole batch, of which there are no bytes: where it was, and how many records it had."""
+    return DeadLetter(
+        run=run,
+        topic=full_name(run, BY_NAME[batch.topic]),
+        partition=batch.partition,
+        offset=batch.first,
+        error=(
+            f"the {batch.num_lost} records at the offsets {batch.first} to {batch.end - 1} are in a batch that cannot "
+            f"be unpacked: {batch.why}"
+        ),
         reader=reader,
         unix_ms=_clock.unix_ms(),
     )

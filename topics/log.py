@@ -53,6 +53,22 @@ class LostOffsets:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnreadableBatch:
+    """A batch that cannot be unpacked: damaged, or larger than the client unpacks. Reading goes on behind it."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int  # offset after its last record
+    why: str
+
+    @property
+    def num_lost(self) -> int:
+        """Records of the batch that a reader did not get."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecreatedTopic:
     """A topic was deleted and made anew under its name, which its id tells: a position in the old one means nothing.
 
@@ -95,6 +111,7 @@ class ReaderHooks:
 
     dead_letter: Callable[[DeadLetter], None]
     lost: Callable[[LostOffsets], None]
+    unreadable: Callable[[UnreadableBatch], None] = lambda _: None  # a dead letter tells of it as well
     recreated: Callable[[RecreatedTopic], None] = lambda _: None  # then reading goes on at the new topic's earliest
     assigned: Callable[[Sequence[TopicPartition]], None] = lambda _: None
     revoked: Callable[[Sequence[TopicPartition]], None] = lambda _: None  # called before they go: commit here

@@ -24,6 +24,7 @@ class BenchRequest:
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
         engine: swap: this one only; None: all that are installed.
+        minutes: soak: this long; None: its default.
         say: gets a line when a part of a long one is done.
     """
 
@@ -31,6 +32,7 @@ class BenchRequest:
     kafka: str | None = None
     state_dir: Path = Path(".rlweave")
     engine: str | None = None
+    minutes: float | None = None
     say: Callable[[str], None] = _ignore
 
 
@@ -48,6 +50,13 @@ def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
     )
+
+
+def _soak(request: BenchRequest) -> BenchResult:
+    from ops.bench.soak import SoakSize, bench_soak  # noqa: PLC0415 - needs torch, which the others do without
+
+    size = SoakSize.quick() if request.quick else SoakSize()
+    return bench_soak(size if request.minutes is None else SoakSize(minutes=request.minutes), say=request.say)
 
 
 def _swap(request: BenchRequest) -> BenchResult:
@@ -68,6 +77,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "soak": _soak,
     "swap": _swap,
     "weights": _weights,
 }

@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("codec", "ingest", "deltas", "swap", "weights")
+NAMES = ("codec", "ingest", "deltas", "soak", "swap", "weights")
 
 
 @click.command()
@@ -21,22 +21,31 @@ NAMES = ("codec", "ingest", "deltas", "swap", "weights")
 @click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
 @click.option("--kafka", metavar="HOST:PORT", help="ingest: use this broker.")
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap: measure this engine only.")
+@click.option("--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30.")
 @state_dir_option
 def bench(
-    name: str, *, json_file: Path | None, quick: bool, kafka: str | None, engine: str | None, state_dir: Path
+    name: str,
+    *,
+    json_file: Path | None,
+    quick: bool,
+    kafka: str | None,
+    engine: str | None,
+    minutes: float | None,
+    state_dir: Path,
 ) -> int:
     """Run one benchmark and print its table.
 
-    codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a sample
-    before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local services,
-    else services of its own for the while. deltas: length of weight deltas, and encoding and applying them beside a
-    memory copy and plain torch. weights: a version to many hosts on a network of shaped links (needs root), ours beside
-    one source for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long
-    generation stands still for new weights with 64 requests in flight, against the bare load.
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a
+    sample before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local
+    services, else services of its own for the while. deltas: length of weight deltas, and encoding and applying
+    them beside a memory copy and plain torch. soak: the demo's work without an end, and what grows: memory, open
+    files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
+    for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
+    stands still for new weights with 64 requests in flight, against the bare load.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
 
-    request = BenchRequest(quick=quick, kafka=kafka, state_dir=state_dir, say=_say, engine=engine)
+    request = BenchRequest(quick=quick, kafka=kafka, state_dir=state_dir, say=_say, engine=engine, minutes=minutes)
     result = BENCHES[name](request)
     click.echo(result.text())
     if json_file is not None:

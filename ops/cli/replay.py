@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @broker_options
 def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **given: object) -> None:
     """Show or copy records of a run. No consumer group is used and nothing is committed."""
+    from ops.replay.possible import check_possible
     from ops.replay.sources import KafkaSource
 
     options = _Options(given)
@@ -53,6 +54,7 @@ def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **gi
     role = "reader" if to_topic is None and to_run is None else "admin"
     log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir, role=role)
     source = KafkaSource(log, run=run)
+    check_possible(selection, source)
     if to_dump is not None:
         _dump(source, to_dump)
     elif to_topic is not None or to_run is not None:

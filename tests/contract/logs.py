@@ -26,6 +26,7 @@ from topics.log import (
     ReaderSettings,
     RecreatedTopic,
     TopicPartition,
+    UnreadableBatch,
     Writer,
     WriterSettings,
 )
@@ -115,6 +116,7 @@ class Told:
     dead_letters: list[DeadLetter] = field(default_factory=list)
     lost: list[LostOffsets] = field(default_factory=list)
     recreated: list[RecreatedTopic] = field(default_factory=list)
+    unreadable: list[UnreadableBatch] = field(default_factory=list)
     assigned: list[TopicPartition] = field(default_factory=list)
     revoked: list[TopicPartition] = field(default_factory=list)
 
@@ -123,6 +125,7 @@ class Told:
             dead_letter=self.dead_letters.append,
             lost=self.lost.append,
             recreated=self.recreated.append,
+            unreadable=self.unreadable.append,
             assigned=self.assigned.extend,
             revoked=self.revoked.extend,
         )

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from ops.cli.main import main
 from ops.services.model import ServicesInfo
 from pipeline.exit_codes import ExitCode
 from schemas.reasons import Result
 from tests.e2e.processes import Process, child_with, signal_pid, spawn
-from tests.e2e.support import Run, Value, Watch, check_books, read_all, small_run
+from tests.e2e.support import Run, Value, Watch, check_books, small_run
 from topics.catalog import EVENTS, LEDGER
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -23,7 +24,7 @@ STEPS = 24
 
 
 def test_a_run_killed_five_times_is_trained_again_to_the_same_bits(
-    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
+    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes: dict[str, Value] = {
         "run.max_steps": STEPS,
@@ -49,6 +50,7 @@ def test_a_run_killed_five_times_is_trained_again_to_the_same_bits(
         assert "all the same, bit for bit" in again.output()
         assert "note:" not in again.output(), "same machine, same software"
         check_result(run, tmp_path / "again", lineage=lineages.current)
+        check_refusals(run, capsys)
         after = run.log.admin().describe()
         assert {name: after[name] for name in before} == before, "recorded mode writes nothing to the run"
 
@@ -88,21 +90,27 @@ def check_result(run: Run, folder: Path, *, lineage: int) -> None:
     assert len({line["training_digest"] for line in lines}) == STEPS + 1, "every step changed something"
 
 
-def test_what_differs_and_what_is_missing_has_its_exit_code(
-    services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
-) -> None:
-    with small_run(tmp_path, run_name, services=services, model=model, changes={"run.max_steps": 4}) as run:
-        process = run.up()
-        assert process.wait(120) == 0, run.outputs()
-        tasks = tmp_path / "tasks.jsonl"
-        tasks.write_text(tasks.read_text().replace("1 +", "9 +"))
-        other = retrained(run, tmp_path / "other", "--check")
-        assert other.wait(60) == ExitCode.DIVERGED, other.output()
-        assert "step 0 is the first that differs" in other.output()
-        assert not (tmp_path / "other" / "model").exists()
-        beyond = retrained(run, tmp_path / "beyond", "--until-step", "99")
-        assert beyond.wait(60) == ExitCode.ERROR, beyond.output()
-        assert "the ledger ends with step 4" in beyond.output()
-        again = retrained(run, tmp_path / "other")
-        assert again.wait(60) == ExitCode.USAGE, again.output()
-        assert read_all(run, LEDGER).ledger.step == 4
+def check_refusals(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """What differs, what is not there and a folder in use have their exit codes; in this process, which has torch."""
+
+    def ended(into: str, *more: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["retrain", "--run", run.name, "--dir", str(run.folder / "runs"), "--into", into, *more])
+        said = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, said.out + said.err
+
+    new = str(run.folder / "refused")
+    code, said = ended(new, "--until-step", str(STEPS + 1))
+    assert (code, Path(new).exists()) == (ExitCode.ERROR, False), said
+    assert f"the ledger ends with step {STEPS}" in said
+    code, said = ended(str(run.folder / "again"))
+    assert code == ExitCode.USAGE, said
+    code, said = ended(str(run.run_folder / "again"))
+    assert code == ExitCode.USAGE, said
+    tasks = run.folder / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace("1 +", "9 +"))
+    code, said = ended(new, "--check")
+    assert code == ExitCode.DIVERGED, said
+    assert "step 0 is the first that differs" in said
+    assert not (Path(new) / "model").exists()

@@ -58,6 +58,10 @@ def test_a_run_over_tls_with_a_user_per_stage_balances_and_tells_no_secret(
         assert shown.returncode == 0, shown.stderr
         audited = command(run, "audit", "--run", run_name, "--dir", str(tmp_path / "runs"))
         assert audited.returncode == 0, audited.stdout + audited.stderr
+        again = command(
+            run, "retrain", "--run", run_name, "--dir", str(tmp_path / "runs"), "--into", "again", "--check"
+        )
+        assert again.returncode == 0, again.stdout + again.stderr
         said = run.outputs() + arguments + shown.stdout + shown.stderr + audited.stdout + repr(watch.envelopes)
         _check_nothing_leaked(run, said=said)
 

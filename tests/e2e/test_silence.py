@@ -62,11 +62,16 @@ def test_prompts_that_run_out_are_a_clean_end_of_a_sealed_run(
         names = {path.name for path in (run.run_folder / "checkpoints").iterdir()}
         assert "1.4" in names, f"the last step has a checkpoint: {names}"
         assert seen.events("learner", name="lease_unknown"), "the missing Redis is told"
-        assert run.up().wait(120) == 0, run.outputs()  # a finished run that is started again ends at once
+        second = run.up()
+        assert second.wait(60) == 0, run.outputs()
+        assert "is complete: the prompts are used up; step 4, 14 groups; nothing was started" in second.output()
+        assert check_books(run, max_age=None).ledger.lineages.current == 1
+        run.settings["prompts.source.epochs"] = 2  # now there is more to do
+        assert run.up().wait(120) == 0, run.outputs()
         again = check_books(run, max_age=None)
         assert again.ledger.lineages.current == 2
         assert again.ledger.sealed is not None
-        assert again.ledger.sealed.num_groups == 14
+        assert again.ledger.sealed.num_groups == 28
 
 
 def _only(run: Run, *, num_tasks: int) -> None:

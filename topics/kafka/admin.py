@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from schemas.errors import AccessDenied, LogError, TopicMismatch
 from topics.catalog import CATALOG, Topic, full_name, num_partitions
 from topics.clock import Deadline
-from topics.kafka.client import Connection, wire_bytes
+from topics.kafka.client import CODEC, Connection, wire_bytes
 from topics.kafka.configs import alter_configs, topic_configs
 from topics.kafka.errors import cause_of, is_transient, is_unknown_topic, translated, translating
 from topics.kafka.ids import ask_known_ids
@@ -31,7 +31,8 @@ from topics.log import PartitionLag
 _READY_LIMIT_S = 30.0
 _LATEST = "message.timestamp.after.max.ms"  # by default a broker refuses what hosts with a fast clock write
 _STAMPED_BY = "message.timestamp.type"
-_BROUGHT = (_STAMPED_BY,)  # of topics made by older releases
+_CODEC = "compression.type"
+_BROUGHT = (_STAMPED_BY, _CODEC)  # of topics made by older releases
 _RETRY_S = 0.1
 _log = logging.getLogger("topics.kafka.admin")
 
@@ -210,8 +211,9 @@ class KafkaAdmin:
             settings = ",".join(f"{key}={value}" for key, value in next(iter(older.values())).items())
             _log.warning(
                 "topics %s were made by an older release and lack %s: a host with a fast clock may not be able to "
-                "write, one with a slow clock loses events early; start `rlweave up` as a user with the rights of "
-                "`admin`, or run kafka-configs.sh --alter --add-config %s on each",
+                "write, one with a slow clock loses events early, and a foreign batch may take any memory; start "
+                "`rlweave up` as a user with the rights of `admin`, or run kafka-configs.sh --alter --add-config %s "
+                "on each",
                 ", ".join(sorted(older)),
                 settings,
                 settings,
@@ -231,6 +233,9 @@ def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
         "retention.bytes": "-1",
         "max.message.bytes": str(wire_bytes(topic)),
         _LATEST: str(2**63 - 1),  # for as long as a topic is stamped by its writers
+        # The codec of our writers, whose batches the broker leaves as they are. It packs batches of other codecs anew:
+        # the client library would unpack those without any limit (docs/security.md).
+        _CODEC: CODEC,
         _STAMPED_BY: "LogAppendTime",  # by the broker: one clock for retention and `replay --since` (promise 13)
     }
 

@@ -17,6 +17,7 @@ from topics.log import ReaderSettings, WriterSettings
 
 Config = dict[str, str | int | float | bool]
 
+CODEC = "zstd"  # the one codec whose unpacking the library limits, to receive.message.max.bytes
 _OVERHEAD_BYTES = 64 * 1024  # batch and record framing, key, headers, and zstd on bytes that do not compress
 _log = logging.getLogger("topics.kafka.client")
 
@@ -78,7 +79,7 @@ def writer_config(connection: Connection, settings: WriterSettings) -> Config:
     config: Config = connection.base() | {
         "acks": "all",
         "enable.idempotence": True,
-        "compression.type": "zstd",
+        "compression.type": CODEC,
         "linger.ms": settings.linger_ms,
         "delivery.timeout.ms": round(settings.delivery_timeout_s * 1000),
         "queue.buffering.max.kbytes": max(1, settings.buffer_bytes // 1024),

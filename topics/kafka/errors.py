@@ -83,10 +83,6 @@ DENIED_HINT = (
     "sets it with --apply"
 )
 _UNPACKABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
-_UNPACKABLE_HINT = (
-    "a batch there cannot be unpacked: it is damaged, or larger than receive.message.max.bytes (100 MB unless set in "
-    "kafka.config); find who wrote it, and delete the records up to it with kafka-delete-records.sh"
-)
 UNREACHABLE_HINT = "start the local services with `rlweave services up`, or set kafka.bootstrap to your broker"
 
 
@@ -116,6 +112,11 @@ def is_out_of_range(error: KafkaError) -> bool:
     return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
+def is_unpackable(error: KafkaError) -> bool:
+    """Whether a batch was fetched and cannot be unpacked: damaged, or larger than the library unpacks."""
+    return error.code() in _UNPACKABLE
+
+
 def is_not_member(error: KafkaError) -> bool:
     """Whether the group has moved on without this member."""
     return error.code() in _NOT_MEMBER
@@ -134,8 +135,7 @@ def translated(error: KafkaError, *, doing: str) -> LogError:
         return LogUnavailable(f"{doing}: no broker answered ({error.str()})", hint=UNREACHABLE_HINT)
     if error.code() in _NO_COORDINATOR:
         return LogUnavailable(f"{doing}: the group's coordinator is away ({error.str()})", hint=UNREACHABLE_HINT)
-    hint = _UNPACKABLE_HINT if error.code() in _UNPACKABLE else ""
-    return LogError(f"{doing}: {error.name()}: {error.str()}", hint=hint)
+    return LogError(f"{doing}: {error.name()}: {error.str()}")
 
 
 def not_now(error: KafkaError, *, doing: str) -> LogError:

@@ -5,11 +5,13 @@ key, value, headers and timestamp, tombstones included.
 Data in and out: full Kafka topic names, partitions and offsets in; `RawRecord`s out.
 Invariants: partitions are assigned, never subscribed, and nothing is ever committed, so no consumer group changes or
 comes to be; committed transactions only; a range is read to its end exactly, transaction markers at the end included.
+A batch that cannot be unpacked is left out, and named in a warning.
 Failure: `LogUnavailable` without a broker, `LogError` for the rest; a range that stops moving is a `DeadlineExceeded`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,12 +31,14 @@ from topics.access import TOOLS_RUN
 from topics.clock import Deadline
 from topics.kafka.client import Connection, LibraryLog, reader_config, writer_config
 from topics.kafka.configs import topic_configs
-from topics.kafka.errors import cause_of, is_transient, translated, translating
+from topics.kafka.errors import cause_of, is_transient, is_unpackable, translated, translating
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, Place, num_copies
+from topics.kafka.unreadable import end_of_batch
 from topics.log import ReaderSettings, WriterSettings
 
 Ranges = Mapping[Place, tuple[int, int]]  # (full topic name, partition) -> first offset, offset after the last
 
+_log = logging.getLogger("topics.kafka.raw")
 _STALLED_S = 30.0  # without any record or event
 _SLICE_S = 0.05
 _BATCH = 500
@@ -47,6 +51,7 @@ _COPIED_CONFIG = (
     "retention.bytes",
     "max.message.bytes",
     "min.insync.replicas",
+    "compression.type",
 )
 _COPY_CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}  # keep times
 
@@ -148,7 +153,8 @@ class RawLog:
             consumer.incremental_assign(
                 [TopicPartition(topic, part, start) for (topic, part), (start, _) in wanted.items()]
             )
-            yield from _read_all(consumer, {place: end for place, (_, end) in wanted.items()})
+            ends = {place: end for place, (_, end) in wanted.items()}
+            yield from _read_all(consumer, ends, connection=self._connection)
 
     def create_like(self, target: str, *, source: str) -> bool:
         """Create `target` with the partitions, copies and limits of `source`; False when it exists with the partitions.
@@ -225,7 +231,7 @@ class _Closing:
         self._consumer.close()
 
 
-def _read_all(consumer: Consumer, ends: dict[Place, int]) -> Iterator[RawRecord]:
+def _read_all(consumer: Consumer, ends: dict[Place, int], *, connection: Connection) -> Iterator[RawRecord]:
     stalled = Deadline.after(_STALLED_S)
     while ends:
         with translating("reading"):
@@ -234,8 +240,15 @@ def _read_all(consumer: Consumer, ends: dict[Place, int]) -> Iterator[RawRecord]
             stalled.check(f"records of {', '.join(f'{topic} [{part}]' for topic, part in sorted(ends))}")
             continue
         stalled = Deadline.after(_STALLED_S)
+        passed: set[Place] = set()
         for message in messages:
             place = (str(message.topic()), int(message.partition() or 0))
+            error = message.error()
+            if error is not None and is_unpackable(error):
+                if place not in passed and place in ends:
+                    _pass(consumer, message, place=place, ends=ends, connection=connection)
+                passed.add(place)
+                continue
             record = _record(message, place)
             if place not in ends or record is None:
                 continue
@@ -243,6 +256,22 @@ def _read_all(consumer: Consumer, ends: dict[Place, int]) -> Iterator[RawRecord]
                 yield record
         for message in messages:
             _finish(consumer, message, ends=ends)
+
+
+def _pass(
+    consumer: Consumer, message: Message, *, place: Place, ends: dict[Place, int], connection: Connection
+) -> None:
+    """Go on behind a batch that cannot be unpacked."""
+    first = int(message.offset() or 0)
+    behind = end_of_batch(connection, place, first=first)
+    if behind > first:
+        what = "%d records of %s [%d], at the offsets %d to %d, cannot be unpacked and are left out: %s"
+        _log.warning(what, behind - first, *place, first, behind - 1, message.error())
+    consumer.incremental_unassign([TopicPartition(*place)])
+    if behind >= ends[place]:
+        del ends[place]
+    else:
+        consumer.incremental_assign([TopicPartition(*place, behind)])
 
 
 def _record(message: Message, place: Place) -> RawRecord | None:

@@ -18,16 +18,26 @@ from confluent_kafka import TopicPartition as Place
 from schemas.errors import Fenced, LogError
 from topics.catalog import num_partitions
 from topics.clock import Deadline
+from topics.dead_letters import letter_of_batch
 from topics.kafka.assignment import Assignment, full_positions
 from topics.kafka.client import Connection, LibraryLog, reader_config
 from topics.kafka.commits import commit
-from topics.kafka.errors import cause_of, is_out_of_range, is_transient, is_unknown_topic, translated, translating
+from topics.kafka.errors import (
+    cause_of,
+    is_out_of_range,
+    is_transient,
+    is_unknown_topic,
+    is_unpackable,
+    translated,
+    translating,
+)
 from topics.kafka.ids import Ids, IdWatch
 from topics.kafka.offsets import AdminHandle, BrokerOffsets
 from topics.kafka.refusals import Refusals
 from topics.kafka.starts import Starts
 from topics.kafka.unpack import Unpacker
-from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPartition
+from topics.kafka.unreadable import end_of_batch
+from topics.log import Envelope, Positions, ReaderHooks, ReaderSettings, TopicPartition, UnreadableBatch
 
 _log = logging.getLogger("topics.kafka.reader")
 _SLICE_S = 0.05  # between looks at what a rebalance left to do
@@ -45,6 +55,7 @@ class KafkaReader:
     def __init__(
         self, connection: Connection, settings: ReaderSettings, *, hooks: ReaderHooks, handle: AdminHandle
     ) -> None:
+        self._connection = connection
         self._settings = settings
         self._hooks = hooks
         self._offsets = BrokerOffsets(handle)
@@ -53,6 +64,7 @@ class KafkaReader:
         self._watch = IdWatch(handle, list(self._parts.full_names.values()), every_s=settings.topic_check_s)
         self._new: list[TopicPartition] = []  # assigned, not yet told to the owner
         self._revoked: set[TopicPartition] = set()  # during the present call
+        self._unreadable: dict[TopicPartition, tuple[int, KafkaError]] = {}  # first offset of a bad batch, and why
         self._failure: LogError | None = None
         self._unknown_topic: Deadline | None = None
         self.num_transient_errors = 0
@@ -84,6 +96,7 @@ class KafkaReader:
             if self._failure is not None:
                 raise self._failure
             self._look_at_ids()
+            self._pass_unreadable()
             if self._parts.pending or self._parts.strayed:
                 self._settle(deadline)
             envelopes = self._take(max_records, deadline=deadline)
@@ -191,6 +204,8 @@ class KafkaReader:
         gone = self._short(places)
         self._hooks.revoked(gone)
         active = set(self._parts.active())
+        for place in gone:
+            self._unreadable.pop(place, None)
         self._starts.leave({place: self._parts.next_of(place) for place in gone if place in active})
         self._revoked.update(gone)
         self._new = [place for place in self._new if place not in gone]
@@ -223,9 +238,25 @@ class KafkaReader:
             new, self._new = self._new, []
             self._hooks.assigned(new)
 
+    def _pass_unreadable(self) -> None:
+        """Go on behind batches that cannot be unpacked, and tell of each."""
+        while self._unreadable:
+            place, (first, error) = self._unreadable.popitem()
+            end = end_of_batch(self._connection, (self._parts.full_names[place[0]], place[1]), first=first)
+            first = max(first, self._parts.next_of(place))
+            self._withdraw({place: max(first, end)})
+            if end > first:
+                batch = UnreadableBatch(topic=place[0], partition=place[1], first=first, end=end, why=error.str())
+                self._hooks.dead_letter(
+                    letter_of_batch(batch, run=self._connection.run, reader=self._settings.instance)
+                )
+                self._hooks.unreadable(batch)
+
     def _look_at_ids(self) -> None:
         """Begin again in topics that were made anew: there, the next offset is that of some other record."""
         ids = self._watch.look()
+        if not ids:
+            return
         if len(ids) == len(self._parts.full_names):
             self._unknown_topic = None  # whichever was unknown is there
         self._withdraw_from_gone(ids)
@@ -266,9 +297,12 @@ class KafkaReader:
         state = self._parts.states.get(str(message.topic()))
         partition, offset = message.partition(), message.offset()
         if state is None or partition is None or partition not in state.next:
-            self._judge(error, doing="reading")
+            if not is_unpackable(error):  # else of a batch that is passed by now
+                self._judge(error, doing="reading")
         elif error.code() == KafkaError._PARTITION_EOF:
             state.next[partition] = max(state.next[partition], -1 if offset is None else offset)
+        elif is_unpackable(error) and offset is not None:
+            self._unreadable.setdefault((state.name, partition), (offset, error))
         elif is_out_of_range(error):
             self._parts.strayed.add((state.name, partition))
         else:

@@ -65,7 +65,7 @@ class Repetition:
         self._log = log
         self._history = history
         self._setup = setup
-        here = Arithmetic.of(setup.settings, model=setup.model, weights=setup.weights, seed=setup.seed)
+        self._here = here = Arithmetic.of(setup.settings, model=setup.model, weights=setup.weights, seed=setup.seed)
         kept = {lineage: arithmetic_in(facts) for lineage, facts in history.facts.items()}
         self.without_facts = [lineage for lineage, each in kept.items() if each is None]
         self._arithmetic = {lineage: here if each is None else each for lineage, each in kept.items()}
@@ -82,10 +82,18 @@ class Repetition:
     def cloning_differs(self) -> bool:
         """Whether the run was cloned from a source with other settings than the run's folder names now."""
         source = self._setup.settings.cloning.source
-        here = Arithmetic.of(
-            self._setup.settings, model=self._setup.model, weights=self._setup.weights, seed=self._setup.seed
-        ).cloning_source
+        here = self._here.cloning_source
         return self._current.cloning.num_steps > 0 and (source is None or here != self._current.cloning_source)
+
+    @property
+    def settings_apart(self) -> dict[int, list[str]]:
+        """Settings of each lineage, by name, that the run's folder has otherwise now; the lineage's own are applied."""
+        names = sorted(Arithmetic.model_fields.keys() - {"cloning_source"})
+        found = {
+            lineage: [name for name in names if getattr(each, name) != getattr(self._here, name)]
+            for lineage, each in self._arithmetic.items()
+        }
+        return {lineage: apart for lineage, apart in found.items() if apart}
 
     def run(self) -> Iterator[StepReport]:
         """Steps (3) and (4): the weights before the first step, then every step.

@@ -11,6 +11,8 @@ from ops.run_file import RunFile, load_run_file
 from schemas.errors import SettingsError
 from tests.unit.ops.test_run_file import MINIMAL
 
+HTTP = ["rollout.engine=http", 'rollout.http.base_urls=["http://a:1", "http://b:1"]']
+
 
 def run_file(folder: Path, *overrides: str) -> RunFile:
     path = folder / "run.toml"
@@ -31,6 +33,12 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["learner.buffer_bytes=1000"], ["learner.buffer_bytes = 1000", "24 groups"]),
         (["learner.ranks=9"], ["learner.ranks = 9", "run.partitions = 8"]),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
+        (["rollout.engine=http"], ["names 0 server(s)", "rollout.replicas = 1"]),
+        ([*HTTP, "rollout.replicas=3", "run.partitions=12"], ["names 2 server(s)", "rollout.replicas = 3"]),
+        (
+            ["rollout.engine=http", 'rollout.http.base_urls=["http://a:1", "http://a:1/"]', "rollout.replicas=2"],
+            ["http://a:1 more than once"],
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_both_settings(tmp_path: Path, overrides: list[str], parts: list[str]) -> None:
@@ -51,6 +59,7 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
         (["run.publish_lag_versions=3"], "run.publish_lag_versions = 3 reaches run.max_staleness + 1 = 3"),
         (["learner.ranks=3"], "run.partitions = 8 is no multiple of learner.ranks = 3"),
         (["learner.ranks=2", "learner.collective_limit_s=30"], "will take rank 0 for dead"),
+        (HTTP, "names 2 servers and rollout.replicas = 1: those after the first 1 are not used"),
         (["run.group_size=1"], "advantages of zero"),
         (["run.max_staleness=0"], "synchronous"),
     ],
@@ -69,3 +78,8 @@ def test_a_redis_address_that_cannot_be_read_is_refused_without_its_password(tmp
     with pytest.raises(SettingsError, match=r"redis\.url") as caught:
         check_run(run_file(tmp_path, f'redis.url="{url.replace("//", "//me:secret@")}"'))
     assert "secret" not in caught.value.message
+
+
+def test_as_many_servers_as_rollout_processes_are_fine(tmp_path: Path) -> None:
+    assert check_run(run_file(tmp_path, *HTTP, "rollout.replicas=2")) == []
+    assert check_run(run_file(tmp_path, HTTP[1])) == [], "another engine asks none of them"

@@ -41,13 +41,13 @@ class RecordedRun(World):
         settings = setup.settings.model_copy(update={**changes, "micro_batch_tokens": 40})
         return replace(setup, settings=settings, weights=self.weights)
 
-    def tell(self) -> None:
+    def tell(self, *, born: Version) -> None:
         """Everything the other stages write: the members of a group differ in length, tokens and reward."""
         for number in range(NUM_GROUPS):
             self.write(prompt(number, size=SIZE))
             for member in reversed(range(SIZE)):
                 tokens = pack_i32([(7 * number + 3 * member + 1) % 30, (number + member) % 30])
-                made = replace(sample(number, member, born=BORN), completion_tokens=tokens)
+                made = replace(sample(number, member, born=born), completion_tokens=tokens)
                 self.write(made, reward(number, member, value=((number + 1) * (member + 2) % 5) / 4))
 
     def live(self, *, until: int) -> None:
@@ -63,6 +63,13 @@ class RecordedRun(World):
             stage.stop(deadline=Deadline.after(20))
         else:
             stage._loop.close(in_order=False)  # nothing is written, as at a death
+
+    def die_at_once(self) -> None:
+        """A learner that begins a lineage and dies."""
+        stage, _ = self.learner()
+        start(stage)
+        assert stage._loop is not None
+        stage._loop.close(in_order=False)
 
     def setup_of_record(self) -> RetrainSetup:
         setup = self._setup()
@@ -101,6 +108,7 @@ def recorded_run(
     minibatches: int = 1,
     cloning_steps: int = 0,
     weights: WeightsSettings | None = None,
+    born: Version = BORN,
 ) -> RecordedRun:
     """A run that has not begun."""
     demonstrations = folder / "demonstrations.jsonl"
@@ -123,5 +131,5 @@ def recorded_run(
         learner_settings=settings,
         weights=WeightsSettings() if weights is None else weights,
     )
-    run.tell()
+    run.tell(born=born)
     return run

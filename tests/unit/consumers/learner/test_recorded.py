@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from consumers.learner.recorded.samples import RecordedSamples
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from pipeline.settings import WeightsSettings
 from schemas.errors import CheckpointError, NotRepeatable
-from schemas.records import Version
+from schemas.records import LedgerSealed, Outcome, Version
 from tests.unit.consumers.learner.recorded_world import STEPS, RecordedRun, recorded_run
+from topics.catalog import LEDGER
 from topics.memory import MemoryLog
 
+BORN2 = Version(lineage=2, step=0)
 SHAPE = TinyShape(hidden_size=32, num_heads=2, num_kv_heads=1)
 
 
@@ -195,8 +198,10 @@ def test_facts_go_before_the_settings_at_hand_and_the_environment_is_compared(ru
     setup = run.setup_of_record()
     faster = setup.settings.optimizer.model_copy(update={"learning_rate": 1e-2})
     other = replace(setup, settings=setup.settings.model_copy(update={"optimizer": faster, "threads": 2}), seed=99)
-    assert run.repeat(setup=other).same
     history = run.history()
+    repetition = Repetition(run.log, history, setup=other)
+    assert [report.agrees for report in repetition.run()] == [True] * (STEPS + 1)
+    assert repetition.settings_apart == {lineage: ["optimizer", "seed", "threads"] for lineage in (1, 2, 3)}
     facts = {lineage: {**each, "torch": "0.1"} if lineage == 2 else each for lineage, each in history.facts.items()}
     found = Repetition(run.log, replace(history, facts=facts), setup=setup).environment
     assert {lineage: list(names) for lineage, names in found.items()} == {2: ["torch"]}
@@ -259,6 +264,45 @@ class TestRetention:
         log.delete_records({("ledger", part): end for part, (_, end) in run.ends()["ledger"].items()})
         with pytest.raises(NotRepeatable, match="has no lineage"):
             run.history()
+
+
+def test_a_learner_that_died_before_its_first_version_left_no_trace(tmp_path: Path, model: Path) -> None:
+    run = recorded_run(MemoryLog(run="r", data_partitions=4), tmp_path, model, cloning_steps=2, born=BORN2)
+    run.die_at_once()
+    run.live(until=STEPS)
+    history = run.history()
+    assert list(history.facts) == [2]
+    assert run.repeat(history).same
+
+
+def test_a_lineage_left_for_an_older_checkpoint_is_left_out(tmp_path: Path, model: Path) -> None:
+    run = recorded_run(MemoryLog(run="r", data_partitions=4), tmp_path, model)
+    run.live(until=3)
+    run.live(until=5)
+    shutil.rmtree(tmp_path / "r" / "checkpoints" / "2.4")
+    shutil.rmtree(tmp_path / "r" / "checkpoints" / "2.2")
+    run.live(until=STEPS)
+    history = run.history()
+    assert [str(step.version) for step in history.steps] == ["1.1", "1.2", "3.3", "3.4", "3.5", "3.6"]
+    assert list(history.facts) == [1, 3]
+    assert run.repeat(history).same
+
+
+def test_copies_of_the_ledger_change_nothing_and_a_group_trained_twice_is_named(tmp_path: Path, model: Path) -> None:
+    run = recorded_run(MemoryLog(run="r", data_partitions=4), tmp_path, model)
+    run.live(until=STEPS)
+    history = run.history()
+    records = run.records(LEDGER)
+    for partition, record in records:
+        run.writer.write(LEDGER, record, partition=partition)
+    again = run.history()
+    assert (again.steps, again.digests, again.facts) == (history.steps, history.digests, history.facts)
+    outcome = next(record for _, record in records if isinstance(record, Outcome) and record.step == 2)
+    last = max(record.seq for part, record in records if part == outcome.group % 4 and isinstance(record, LedgerSealed))
+    run.writer.write(LEDGER, replace(outcome, step=5, seq=last + 1))
+    with pytest.raises(NotRepeatable, match=rf"group {outcome.group} was trained by steps 2 and 5; steps 1 to 4 can"):
+        run.history()
+    assert run.repeat(run.history(until_step=4)).same
 
 
 def test_a_run_that_trained_nothing_is_said_to_be_one(tmp_path: Path, model: Path) -> None:
