@@ -36,6 +36,7 @@ class Reason(StrEnum):
     BAD_SAMPLING = "bad_sampling"  # a temperature at which no log-probability can be computed
     EMPTY_COMPLETION = "empty_completion"
     BAD_GROUP_SIZE = "bad_group_size"  # a member number outside its group
+    UNVERIFIED = "unverified"  # made with weights that could not be checked, and the learner does not take such
     TOO_LARGE = "too_large"  # a record over the topic's limit, or a sample over the model's context
     PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value

@@ -25,6 +25,7 @@ FAULTS = frozenset(
         Reason.EMPTY_COMPLETION,
         Reason.BAD_GROUP_SIZE,
         Reason.TOO_LARGE,
+        Reason.UNVERIFIED,
         Reason.PROMPT_INVALID,
         Reason.REWARD_FAILED,
         Reason.ENGINE_FAILED,

@@ -67,7 +67,9 @@ class Assembler:
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
         )
-        limits = ModelLimits(vocab_size=settings.vocab_size, context_tokens=settings.context_tokens)
+        limits = ModelLimits(
+            vocab_size=settings.vocab_size, context_tokens=settings.context_tokens, unverified=settings.unverified
+        )
         self._ready = ReadyGroups(settings.staleness, lineages=lineages, limits=limits, unfit=self._drop)
         self._in_batch: dict[int, OpenGroup] = {}
         self._drafts: list[OutcomeDraft] = []

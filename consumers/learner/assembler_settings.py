@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from consumers.learner.groups import RewardRule
 from consumers.learner.staleness import StalenessRule
@@ -26,6 +27,7 @@ class AssemblerSettings:
     buffer_bytes: int  # encoded bytes of unclosed groups above which `over_limit` holds
     vocab_size: int | None = None  # of the model; None: token ids have no upper limit
     context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
+    unverified: Literal["train", "drop"] = "train"  # what becomes of samples of weights that could not be checked
 
     @classmethod
     def of_run(
@@ -36,6 +38,7 @@ class AssemblerSettings:
         buffer_bytes: int,
         vocab_size: int | None = None,
         context_tokens: int | None = None,
+        unverified: Literal["train", "drop"] = "train",
     ) -> AssemblerSettings:
         """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
 
@@ -50,4 +53,5 @@ class AssemblerSettings:
             buffer_bytes=buffer_bytes,
             vocab_size=vocab_size,
             context_tokens=context_tokens,
+            unverified=unverified,
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from consumers.learner.batch import TrainGroup, TrainMember
 from consumers.learner.groups import OpenGroup
@@ -42,13 +43,16 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:
-    """What the model in training can take; None: not checked."""
+    """What is taken for training, beyond what every sample must be; None: not checked."""
 
     vocab_size: int | None = None  # token ids are below it
     context_tokens: int | None = None  # most tokens of prompt and completion
+    unverified: Literal["train", "drop"] = "train"  # samples with tokens of weights that could not be checked
 
     def problem(self, sample: Sample) -> Reason | None:
-        """Why the model cannot take a sample, which would break a step for ever; None: it can."""
+        """Why a sample is not taken: the model cannot, which would break a step for ever, or must not; None: it is."""
+        if self.unverified == "drop" and not all(run.verified for run in sample.version_runs):
+            return Reason.UNVERIFIED
         num_tokens = (len(sample.prompt_tokens) + len(sample.completion_tokens)) // 4
         if self.context_tokens is not None and num_tokens > self.context_tokens:
             return Reason.TOO_LARGE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -89,6 +89,11 @@ class LearnerSettings(Section):
     )
     compare_every_steps: PositiveInt = Field(
         default=20, description="Steps between comparisons of the ranks' weights, by digest."
+    )
+    unverified: Literal["train", "drop"] = Field(
+        default="train",
+        description="What becomes of samples whose engine could not show that it computed with the version it names: "
+        "trained on, or dropped as `unverified`.",
     )
     mismatch_notice: float = Field(
         default=0.5,

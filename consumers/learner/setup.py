@@ -59,6 +59,7 @@ def make_assembler(
         buffer_bytes=setup.settings.buffer_bytes,
         vocab_size=trainer.vocab_size,
         context_tokens=trainer.context_tokens,
+        unverified=setup.settings.unverified,
     )
     return Assembler(settings, clock=context.clock, lineages=lineages, closed=closed, step=step)
 

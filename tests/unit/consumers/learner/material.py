@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from consumers.learner.assembler import Assembler
 from consumers.learner.assembler_settings import AssemblerSettings
@@ -166,6 +167,7 @@ def assembler(
     evict_margin: int = 0,
     vocab_size: int | None = None,
     context_tokens: int | None = None,
+    unverified: Literal["train", "drop"] = "train",
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -177,6 +179,7 @@ def assembler(
             buffer_bytes=buffer_bytes,
             vocab_size=vocab_size,
             context_tokens=context_tokens,
+            unverified=unverified,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),

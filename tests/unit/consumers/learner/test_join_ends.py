@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 
 from consumers.learner.assembler_settings import AssemblerSettings
@@ -188,6 +191,24 @@ def test_a_sample_longer_than_the_context_is_dropped_before_it_breaks_a_step() -
     assert results(target.take_outcomes()) == {"trained": 1, "dropped(too_large)": 1}
 
 
+@pytest.mark.parametrize(
+    ("unverified", "fate"), [("train", {"trained": 2}), ("drop", {"trained": 1, "dropped(unverified)": 1})]
+)
+def test_samples_of_weights_that_could_not_be_checked(
+    unverified: Literal["train", "drop"], fate: dict[str, int]
+) -> None:
+    """One stretch of such tokens is enough."""
+    target = assembler(unverified=unverified, min_group_members=1)
+    doubtful = sample(0, 1, born=(version(0), version(0)))
+    runs = (doubtful.version_runs[0], replace(doubtful.version_runs[1], verified=False))
+    feed(target, [prompt(0, size=2), sample(0, 0), replace(doubtful, version_runs=runs), reward(0, 0), reward(0, 1)])
+    batch = target.cut(0, 1)
+    assert batch is not None
+    target.mark_trained(batch)
+    assert results(target.take_outcomes()) == fate
+    assert target.tally.take_counts().get(("members_dropped", "unverified"), 0) == fate.get("dropped(unverified)", 0)
+
+
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 3e12])
 def test_a_reward_that_a_step_cannot_be_computed_with_is_dropped(value: float) -> None:
     target = assembler(weights={"match": -0.5}, min_group_members=1)
@@ -210,7 +231,10 @@ def test_outcomes_are_counted_by_result_and_reason() -> None:
 
 def test_settings_come_from_the_run_without_shadow_rewards() -> None:
     run = RunSettings(name="r", max_staleness=3, on_stale="wait", min_group_members=2, group_deadline_s=7)
-    made = AssemblerSettings.of_run(run, weights={"a": 1.0, "shadow": 0.0}, buffer_bytes=5, vocab_size=9)
+    made = AssemblerSettings.of_run(
+        run, weights={"a": 1.0, "shadow": 0.0}, buffer_bytes=5, vocab_size=9, unverified="drop"
+    )
     assert list(made.rewards.weights) == ["a"]
     assert (made.staleness.max_age, made.staleness.on_stale) == (3, "wait")
     assert (made.min_group_members, made.deadline_s, made.buffer_bytes, made.vocab_size) == (2, 7, 5, 9)
+    assert made.unverified == "drop"
