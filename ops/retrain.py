@@ -63,7 +63,7 @@ def retrain(
     for line in notes:
         say(line)
     request.into.mkdir(parents=True, exist_ok=True)
-    files, verdict = ReportFiles(request.into), Verdict()
+    files, verdict, complete = ReportFiles(request.into), Verdict(), False
     try:
         for report in repetition.run():
             files.add(report)
@@ -71,8 +71,9 @@ def retrain(
             each(report)
             if request.check_only and verdict.first_differing is not None:
                 break
+        complete = verdict.last_step == history.steps[-1].version.step
     finally:
-        files.close(verdict, run=log.run, notes=notes, recorded_steps=history.end)
+        files.close(verdict, run=log.run, notes=notes, complete=complete, recorded_steps=history.end)
     if not request.check_only:
         write_output(request.into, repetition.trainer, model=setup.model.path)
     return verdict

@@ -29,6 +29,7 @@ from pipeline.settings import ModelSettings, PositiveInt, Section, WeightsSettin
 from schemas.errors import RecordInvalid
 
 SETTINGS, INITIAL_STATE, FIRST_ANCHOR = "settings", "initial_state", "first_anchor"
+MAX_THREADS, MAX_SEED = 4096, 2**63 - 1  # a record can say anything: more threads would end the process
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -91,15 +92,13 @@ def arithmetic_in(facts: Mapping[str, str]) -> Arithmetic | None:
     if text is None:
         return None
     try:
-        return Arithmetic.model_validate_json(text)
+        found = Arithmetic.model_validate_json(text)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, found["loc"]))
-        raise RecordInvalid(
-            f"the settings that the ledger keeps are not understood: {place}: {found['msg']}",
-            reason="facts",
-            hint="use the release that trained the run, or a newer one",
-        ) from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise _not_understood(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if found.threads > MAX_THREADS or found.seed > MAX_SEED:
+        raise _not_understood(f"threads {found.threads} or seed {found.seed} is beyond {MAX_THREADS} or {MAX_SEED}")
+    return found
 
 
 def differences(facts: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -125,6 +124,14 @@ def environment_of(trainer: Trainer) -> dict[str, str]:
         found["gpu"] = torch.cuda.get_device_name(trainer.device)
         found["cuda"] = str(torch.version.cuda)
     return found
+
+
+def _not_understood(why: str) -> RecordInvalid:
+    return RecordInvalid(
+        f"the settings that the ledger keeps are not understood: {why}",
+        reason="facts",
+        hint="use the release that trained the run, or a newer one",
+    )
 
 
 def _processor() -> str:

@@ -14,12 +14,15 @@ import orjson
 import torch
 from blake3 import blake3
 
-from consumers.learner import checkpoint
+from consumers.learner import checkpoint, facts
 from consumers.learner.checkpoint import LearnerState, Snapshot
+from consumers.learner.settings import CloningSettings, LearnerSettings
 from ops.services.state import ServiceState, StateFile
 from pipeline import redis_client
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease
+from pipeline.settings import ModelSettings, WeightsSettings
+from pipeline.sources import SourceSettings
 from pipeline.weights import chunks, directory, manifest, model_files, peer_file, tokens
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
@@ -240,7 +243,32 @@ def _small_files() -> list[bytes]:
     return [pack_items(items), *(pack_items([item]) for item in items)]
 
 
+def _facts(_: Path) -> Decode:
+    """The settings of a lineage, as the ledger has them."""
+    return lambda data: facts.arithmetic_in({facts.SETTINGS: data.decode(errors="replace")})
+
+
+def _kept_settings() -> list[bytes]:
+    source = SourceSettings(files=(Path("demonstrations.jsonl"),))
+    settings = LearnerSettings(cloning=CloningSettings(num_steps=3, source=source))
+    model = ModelSettings(path=Path("model"))
+    return [
+        facts.Arithmetic.of(each, model=model, weights=weights, seed=7).model_dump_json().encode()
+        for each, weights in (
+            (LearnerSettings(), WeightsSettings()),
+            (settings, WeightsSettings(wire_dtype="bfloat16")),
+        )
+    ]
+
+
 STORED = (
+    Decoder(
+        name="facts",
+        seeds=_kept_settings,
+        start=_facts,
+        mutate=mutate_json,
+        covers=(facts.arithmetic_in, facts._not_understood),
+    ),
     Decoder(
         name="checkpoint",
         seeds=_checkpoint_files,

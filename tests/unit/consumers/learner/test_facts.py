@@ -60,6 +60,9 @@ def test_differences_name_what_was_and_what_is_and_leave_out_what_was_not_kept()
 def test_facts_of_an_older_release_are_none_and_strange_ones_are_refused(model: Path) -> None:
     assert arithmetic_in({}) is None
     text = arithmetic(model, LearnerSettings()).model_dump_json()
-    for strange in ("", "[]", text.replace('"threads":1', '"threads":0'), text.replace('"seed"', '"seeed"')):
+    changes = [('"threads":1', '"threads":0'), ('"threads":1', '"threads":4097'), ('"seed":5', f'"seed":{2**63}')]
+    changes.append(('"seed"', '"seeed"'))
+    assert all(old in text for old, _ in changes)
+    for strange in ("", "[]", *(text.replace(old, new) for old, new in changes)):
         with pytest.raises(RecordInvalid, match="not understood"):
             arithmetic_in({"settings": strange})
