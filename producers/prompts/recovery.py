@@ -40,11 +40,13 @@ def recover(log: Log, *, source: Source, hooks: ReaderHooks, deadline: Deadline)
     """The cursor after the last group written.
 
     Raises:
-        TopicMismatch: numbers are missing or on the wrong partition.
+        TopicMismatch: numbers are missing, deleted or on the wrong partition.
         DeadlineExceeded: reading took too long.
     """
-    last = _last_records(log, hooks=hooks, deadline=deadline)
+    ranges = log.admin().describe().get(PROMPTS.name, {})
+    last = _last_records(log, ranges, hooks=hooks, deadline=deadline)
     if not last:
+        _check_never_had_any(ranges)
         return Cursor()
     newest = max(last.values(), key=lambda record: record.group)
     _check_dense(last, newest=newest.group, data_partitions=log.data_partitions)
@@ -54,9 +56,10 @@ def recover(log: Log, *, source: Source, hooks: ReaderHooks, deadline: Deadline)
     return Cursor(next_group=newest.group + 1, next_index=index)
 
 
-def _last_records(log: Log, *, hooks: ReaderHooks, deadline: Deadline) -> dict[int, PromptGroup]:
+def _last_records(
+    log: Log, ranges: Mapping[int, tuple[int, int]], *, hooks: ReaderHooks, deadline: Deadline
+) -> dict[int, PromptGroup]:
     """The last readable record of each partition that has one, found by looking back further and further."""
-    ranges = log.admin().describe().get(PROMPTS.name, {})
     last: dict[int, PromptGroup] = {}
     look_back = _LOOK_BACK
     missing = {partition for partition, (first, end) in ranges.items() if end > first}
@@ -84,6 +87,16 @@ def _read(log: Log, *, starts: Mapping[int, int], hooks: ReaderHooks, deadline: 
     finally:
         reader.close()
     return found
+
+
+def _check_never_had_any(ranges: Mapping[int, tuple[int, int]]) -> None:
+    emptied = sorted(partition for partition, (earliest, _) in ranges.items() if earliest > 0)
+    if emptied:
+        raise TopicMismatch(
+            f"all records of prompts were deleted (partitions {', '.join(map(str, emptied))}), so the number of the "
+            "next group cannot be known; groups would be numbered twice",
+            hint="the topic was shortened by hand; start a new run",
+        )
 
 
 def _check_dense(last: Mapping[int, PromptGroup], *, newest: int, data_partitions: int) -> None:

@@ -261,6 +261,15 @@ def test_holes_in_the_numbering_are_refused(world: World, make: Callable[..., Pr
         make()
 
 
+def test_a_topic_whose_records_were_all_deleted_is_refused(world: World, make: Callable[..., PromptsStage]) -> None:
+    """Numbers would begin at 0 again, and the learner would take the new groups for closed ones."""
+    world.prompts(*range(8))
+    assert isinstance(world.log, MemoryLog)
+    world.log.delete_records({("prompts", partition): 2 for partition in range(4)})
+    with pytest.raises(TopicMismatch, match=r"all records of prompts were deleted \(partitions 0, 1, 2, 3\)"):
+        make()
+
+
 def test_another_source_begins_at_its_start(world: World, make: Callable[..., PromptsStage]) -> None:
     world.lineage(1)
     world.publish(1, 0)
