@@ -101,8 +101,10 @@ class Link:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        for task in list(self._connections):
+        connections = list(self._connections)
+        for task in connections:
             task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, broker: int) -> None:
         to_broker: asyncio.StreamWriter | None = None

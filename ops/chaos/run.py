@@ -29,7 +29,6 @@ from ops.chaos.watch import Watch
 from ops.chaos.world import World
 from ops.run_ends import LogEnds
 from ops.run_file import RunFile
-from ops.services.model import ServicesError
 from ops.wiring import open_log
 from schemas.errors import RlweaveError
 from topics.clock import Deadline
@@ -172,7 +171,9 @@ class _ChaosRun:
                 self._world.wait(planned.fault.hold_s)
             finally:
                 planned.fault.heal(self._world)
-        except (ChaosError, ServicesError) as error:
+        except RunEnded:
+            raise
+        except RlweaveError as error:  # of the tool: the broker does not take what it writes, a server does not start
             raise RunEnded(f"{planned}: {error.message}") from error
 
     def _end_run(self) -> None:

@@ -5,10 +5,9 @@ Role: keeps the tiny run from taking a whole machine, and gives faults a chance 
 
 from __future__ import annotations
 
-import time
-
 from consumers.rewards.api import Sample
 from consumers.rewards.builtin import NumberMatch
+from ops.chaos.sleeping import sleep_for
 
 
 class PacedScorer(NumberMatch):
@@ -26,5 +25,5 @@ class PacedScorer(NumberMatch):
 
     def score(self, sample: Sample) -> float:
         """As `NumberMatch`, after a while."""
-        time.sleep(self._seconds)
+        sleep_for(self._seconds)  # its process may have inherited a clock of ours
         return super().score(sample)

@@ -18,6 +18,7 @@ LEASE_S = 2.0
 ROLLOUT_SESSION_S = 6.0
 REWARD_SESSION_S = 10.0  # what a reader has when nothing else is said
 PARTITIONS = 8
+GROUP_DEADLINE_S = 15.0
 WITHOUT_END = 1_000_000  # steps: the run goes on until it is told to come to its end
 LAST_STEPS = 3  # trained after the last fault, up to the seal
 CONTEXT_TOKENS = 32
@@ -137,7 +138,7 @@ def _run(settings: ChaosSettings) -> Toml:
         "group_size": 4,
         "max_steps": WITHOUT_END,
         "max_staleness": 2,
-        "group_deadline_s": 15.0,
+        "group_deadline_s": GROUP_DEADLINE_S,
         "heartbeat_s": 0.5,
         "stop_grace_s": 30.0,
     }
@@ -148,8 +149,8 @@ def _learner(settings: ChaosSettings, *, tasks: str) -> Toml:
         "oracle_file": str(settings.folder / "oracle.jsonl"),
         "silent_notice_s": 20.0,
         "silent_end_s": 3600.0,  # a hang is named from outside, with what every stage was doing
-        "optimizer": {"learning_rate": 1e-4},
-        "cloning": {"num_steps": 10, "source": {"files": [tasks]}},
+        "optimizer": {"learning_rate": 5e-4},
+        "cloning": {"num_steps": 150, "source": {"files": [tasks]}},
         "checkpoint": {"every_steps": 5},
     }
     if settings.ranks > 1:

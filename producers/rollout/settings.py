@@ -37,6 +37,9 @@ class RolloutSettings(Section):
     acknowledge_s: Seconds = Field(
         default=0.2, description="Longest time between a written group and its prompt's acknowledgement."
     )
+    stuck_after_s: Seconds = Field(
+        default=900.0, description="Time after which a prompt that was taken and not finished is named in an event."
+    )
     flush_limit_s: Seconds = Field(default=30.0, description="Longest wait for the broker to confirm samples.")
     fetch_retry_s: Seconds = Field(
         default=0.5, description="Pause after a failed fetch or load; doubles each time, up to 20 times as long."

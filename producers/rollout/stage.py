@@ -39,6 +39,7 @@ from producers.rollout.generator import Generator
 from producers.rollout.output import SampleOutput
 from producers.rollout.settings import RolloutSettings
 from producers.rollout.staging import Staging
+from producers.rollout.watch import StuckPrompts
 from producers.rollout.weights import WeightSync
 from schemas.records import PromptGroup
 from topics.catalog import PROMPTS
@@ -84,6 +85,7 @@ class RolloutStage:
         self._control = Control(context, target="rollout")
         self._parts: _Parts | None = None
         self._polled_s = context.clock.monotonic()
+        self._stuck = StuckPrompts(context, after_s=setup.rollout.stuck_after_s)
 
     @property
     def finished(self) -> bool:
@@ -136,6 +138,7 @@ class RolloutStage:
         for finished in parts.generator.advance():
             parts.output.write(finished)
         parts.output.settle(now=parts.generator.num_groups == 0)
+        self._stuck.look(parts.queue)
         self._report(parts)
 
     def stop(self, *, deadline: Deadline) -> None:

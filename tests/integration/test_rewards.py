@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from consumers.rewards.settings import RewardSettings, group_id
 from consumers.rewards.stage import RewardStage
@@ -26,6 +28,7 @@ from topics.kafka import KafkaLog
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
+APART = "tests.unit.consumers.rewards.apart"
 SLOW = '{"plugin": "tests.integration.reward_process:slow", "num_workers": 1}'
 
 
@@ -141,6 +144,43 @@ def test_another_plugin_under_a_live_group_id_exits_with_the_reason(rewards: Rew
     assert "@one#" in said
     assert "Traceback" not in said
     assert {one.name for one in rewards_of(rewards.log, REWARDS)} == {"one"}
+
+
+def test_scorers_that_hang_cost_no_membership_and_polling_goes_on(rewards: Rewards) -> None:
+    """Case 21: three of three hundred loop for ever and ignore signals; beside them the consumer goes on as ever."""
+    log, hung_s = rewards.log, 3.0
+    plugin = f"{APART}:loops_on_1_in_100"
+    settings = RewardSettings(
+        plugin=plugin, isolation="process", num_workers=4, timeout_s=hung_s, timeout_retries=0, breaker_failures=1.0
+    )
+    stage = rewards.stage("math", settings)
+    group = group_id(log.run, "math", settings=settings)
+    turns_s: list[float] = []
+
+    def turn() -> bool:
+        began_s = time.monotonic()
+        stage.turn()
+        turns_s.append(time.monotonic() - began_s)
+        return True
+
+    wait_until(lambda: turn() and len(members(rewards, group)) == 1, what="the consumer to be a member")
+    before = members(rewards, group)
+    write_samples(log, (sample(number, run=log.run) for number in range(300)))
+    wait_until(lambda: turn() and rewards.is_drained(group), what="all to be scored")
+    found = rewards_of(log, REWARDS)
+    assert len(found) == 300
+    assert {one.group for one in found if one.failure is not None} == {7, 107, 207}
+    assert members(rewards, group) == before, "it left and joined again"
+    assert max(turns_s) < hung_s / 2, "a turn waited for what hangs"
+
+
+def members(rewards: Rewards, group: str) -> list[str]:
+    """Ids that the broker gave to the members; a new one for each joining."""
+    client = AdminClient({"bootstrap.servers": rewards.bootstrap})
+    try:
+        return [each.member_id for each in client.describe_consumer_groups([group])[group].result().members]
+    except KafkaException:  # no such group yet
+        return []
 
 
 def test_sigterm_commits_what_was_scored(rewards: Rewards) -> None:

@@ -18,7 +18,8 @@ from topics.catalog import BY_NAME, CATALOG, COMMANDS, EVENTS, Topic, full_name,
 from topics.kafka.raw import RawLog, RawRecord
 
 _PROMISE = "1, 12: a dead letter is an outcome; reading goes on, memory stays bounded"
-_NO_LIMIT = {"message.max.bytes": "1000000000"}  # of the client that writes them; the broker has its own
+# Limits of the client that writes them; the broker has its own.
+_NO_LIMIT = {"message.max.bytes": "1000000000", "queue.buffering.max.kbytes": "1000000"}
 _MIB = 2**20
 _LARGE_BYTES = 32 * _MIB  # what no compression makes smaller, and a broker just takes
 _BOMB_BYTES = (40 * _MIB, 90 * _MIB, 300 * _MIB)  # of zeros: some kilobytes on the wire

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from ops.chaos.errors import ChaosError
 from ops.chaos.faults.base import Fault, Kind
+from ops.chaos.settings import GROUP_DEADLINE_S
 from ops.chaos.world import World
 from ops.replay.sources import decode
 from ops.services.kafka import admin_client
@@ -29,6 +30,12 @@ _RECREATED = ("samples", "rewards", "shadow-rewards", "weights", "events", "comm
 _WRITERS = {"samples": ("rollout",), "rewards": ("reward",), "weights": ("learner",), "prompts": ("prompts",)}
 # Topic -> who is passed.
 _READERS = {"samples": ("reward",), "rewards": ("learner",), "prompts": ("rollout",)}
+# How long readers stand still. Those of samples: until groups are given up, so that there are new ones that nobody has.
+_HOLD_S = {
+    "samples": (GROUP_DEADLINE_S + 2.0, GROUP_DEADLINE_S + 5.0),
+    "rewards": (3.0, 6.0),
+    "prompts": (3.0, 6.0),
+}
 _STILL_S = 0.3
 _NOTICED_S = 4.0  # until its readers have come upon it, so that what they do then is part of the fault
 _GONE_S = 30.0
@@ -164,8 +171,8 @@ def _retention(topic: str) -> Kind:
         name=f"retention-{topic}",
         weight=0.7,
         promise="12: an offset out of retention is told with the exact count; reading resumes at the earliest one",
-        draw=lambda rng, layout: Retention(topic, layout.of(*_READERS[topic]), hold_s=rng.uniform(3.0, 6.0)),
-        quick=topic == "samples",
+        draw=lambda rng, layout: Retention(topic, layout.of(*_READERS[topic]), hold_s=rng.uniform(*_HOLD_S[topic])),
+        quick=topic == "prompts",
     )
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from pipeline.engines.scripted import ScriptedEngine
 from producers.rollout.stage import RolloutStage
-from schemas.records import Sample, Version
+from schemas.records import Sample, StageEvent, Version
 from tests.unit.pipeline.weights.helpers import Answer, faulty_peer
 from tests.unit.producers.conftest import Rollouts
 from tests.unit.producers.world import World, events_of, until
-from topics.catalog import SAMPLES
+from topics.catalog import EVENTS, PROMPTS, SAMPLES
+from topics.clock import ManualClock
 
 
 def version(step: int) -> Version:
@@ -96,3 +97,38 @@ def test_a_peer_that_sends_bad_chunks_is_named_and_the_version_comes_from_anothe
     assert {tuple(run.version for run in each.version_runs) for each in made_samples(world)} == {(version(3),)}
     assert all(bad in each for each in told)
     assert told or fault == "missing", "a peer that lacks a chunk is not at fault"
+
+
+def test_a_prompt_that_does_not_come_back_is_named_and_no_offset_is_committed_past_it(
+    rollouts: Rollouts, clock: ManualClock
+) -> None:
+    """Case 6: of the work queue of rollouts, where prompts finish out of order."""
+    world, engine = rollouts.world, ScriptedEngine()
+    world.lineage(1)
+    world.publish(1, 0, command=True)
+    stage = rollouts.make(engine, scheduler_silence_s=1e6, stuck_after_s=60.0)
+    until(stage, lambda: engine.version == version(0))
+    engine.tokens_per_step = 0  # it hangs
+    world.prompts(0, 4, 1)
+    until(stage, lambda: rollouts.metrics_of(stage).get("prompts_in_flight") == 3)
+    turns(stage)
+    assert stuck(world) == []
+    clock.advance(61.0)
+    turns(stage)
+    assert stuck(world) == [("0", 0, 0), ("0", 1, 4), ("1", 0, 1)]
+    assert {each.committed for each in world.log.admin().lag(GROUP.format(world.log.run), [PROMPTS])} <= {None, 0}
+    engine.tokens_per_step = 1
+    until(stage, lambda: len(made_samples(world)) == 6)
+    turns(stage)
+    lag = world.log.admin().lag(GROUP.format(world.log.run), [PROMPTS])
+    assert [each.committed for each in lag[:2]] == [2, 1]
+    assert len(stuck(world)) == 3, "each is named once"
+
+
+GROUP = "rlweave.{}.rollout"
+
+
+def stuck(world: World) -> list[tuple[str, float, float]]:
+    found = [record for record in world.read(EVENTS) if isinstance(record, StageEvent)]
+    told = [event for event in found if event.name == "prompt_stuck"]
+    return [(event.details["partition"], event.gauges["offset"], event.gauges["group"]) for event in told]

@@ -24,7 +24,7 @@ from topics.kafka.raw import RawLog
 from topics.log import Envelope
 from topics.memory import MemoryLog
 
-STAYS = "import time\nwhile True: time.sleep(60)"
+STAYS = "import os, time\nparent = os.getppid()\nwhile os.getppid() == parent: time.sleep(0.05)"  # ends with its parent
 # Has a child whose command looks like that of a process that scores.
 SCORES = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {STAYS!r}, 'consumers.rewards.worker'])"
 NOWHERE = "127.0.0.1:1"

@@ -190,6 +190,7 @@ def test_a_stop_from_outside_stops_every_process_in_order_and_gives_0(world: Wor
 
 
 def test_a_process_that_does_not_stop_is_killed_when_the_grace_is_over(world: World) -> None:
+    """Case 45."""
     deaf = world.add("rollout", DEAF)
     world.ends = Ends(grace_s=0.5)
     supervisor = world.supervisor()
