@@ -24,6 +24,7 @@ from itertools import takewhile
 
 from consumers.learner.assembler_settings import AssemblerSettings
 from consumers.learner.batch import Batch, TrainGroup
+from consumers.learner.gaps import Gap
 from consumers.learner.groups import Attempt, OpenGroup
 from consumers.learner.outcomes import OutcomeDraft, dropped_draft, trained_draft
 from consumers.learner.ready import ModelLimits, Offer, ReadyGroups, incomplete, offer_of, train_group
@@ -103,8 +104,10 @@ class Assembler:
         log, unread: read up to its present end before `close_expired`."""
         oldest = next(iter(self._table.open.values()), None)
         held = next(iter(self._table.held.values()), None)
-        return (oldest is not None and self._is_expired(oldest.opened_s, self.ready_time_s)) or (
-            held is not None and self._is_expired(held.since_s, self.ready_time_s)
+        return (
+            (oldest is not None and self._is_expired(oldest.opened_s, self.ready_time_s))
+            or (held is not None and self._is_expired(held.since_s, self.ready_time_s))
+            or self._table.has_gap_since(self.ready_time_s - self._settings.deadline_s)
         )
 
     def close_expired(self, *, at_s: float | None = None) -> None:
@@ -122,6 +125,12 @@ class Assembler:
         held = self._table.held.items()
         for number, _ in list(takewhile(lambda item: self._is_expired(item[1].since_s, limit_s), held)):
             self._table.give_up(number)
+        self._table.end_gaps(limit_s - self._settings.deadline_s)
+
+    def expect_gap(self, gap: Gap) -> None:
+        """Prompts of a partition may be gone: what the next one there shows to be missing is open from then on, and
+        ends by its deadline as every group does."""
+        self._table.expect_gap(gap)
 
     def evict(self, step: int) -> None:
         """Close incomplete groups that can only end as stale: saves their credit, decides nothing `cut` would not."""

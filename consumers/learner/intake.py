@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from consumers.learner.assembler import Assembler
+from consumers.learner.gaps import Gap
 from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
@@ -25,7 +26,7 @@ from schemas.errors import CheckpointError, LogError
 from schemas.records import PromptGroup, Reward, Sample
 from topics.catalog import PROMPTS, REWARDS, SAMPLES, partition_of
 from topics.clock import Deadline
-from topics.log import Envelope, Positions, ReaderSettings, RecreatedTopic, TopicPartition
+from topics.log import Envelope, LostOffsets, Positions, ReaderSettings, RecreatedTopic, TopicPartition
 
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
 _GROUPED = (PromptGroup, Sample, Reward)
@@ -84,8 +85,11 @@ class Intake:
                 partitions=partitions,
                 instance=context.instance,
             ),
-            hooks=replace(context.hooks(), recreated=self._recreated),
+            hooks=replace(context.hooks(), lost=self._lost, recreated=self._recreated),
         )
+        for topic, partition in self._from:
+            if topic == PROMPTS.name:
+                self._expect_gap(partition)
         self._paused: tuple[TopicPartition, ...] = ()
         self._barrier: _Barrier | None = None
         self._topic_ids: dict[str, str] | None = None
@@ -143,6 +147,23 @@ class Intake:
     def is_starved(self) -> bool:
         """Whether no full batch is ready, so that only reading, or a deadline, can free the buffer."""
         return self._assembler.num_ready + self._num_ready_elsewhere < self._context.run.groups_per_step
+
+    def _lost(self, lost: LostOffsets) -> None:
+        self._context.hooks().lost(lost)
+        if lost.topic == PROMPTS.name:
+            self._expect_gap(lost.partition)
+
+    def _expect_gap(self, partition: int) -> None:
+        """Prompts may be gone: just now, or before a restart, whose positions lie beyond them."""
+        run = self._context.run
+        gap = Gap(
+            run=run.name,
+            partition=partition,
+            stride=run.partitions,
+            group_size=run.group_size,
+            most=run.credit_groups,
+        )
+        self._assembler.expect_gap(gap)
 
     def _recreated(self, topic: RecreatedTopic) -> None:
         """Positions are of the new topic from here on, and so is what the next checkpoint says of them."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from consumers.learner.gaps import ASSUMED, Gap
 from consumers.learner.groups import Joined, OpenGroup, RewardRule
 from consumers.learner.reports import Tally
 from pipeline.history import ClosedSet
@@ -61,6 +62,7 @@ class GroupTable:
         self.unclosed: dict[int, OpenGroup] = {}  # all without a decided outcome
         self.open: dict[int, OpenGroup] = {}  # of these, without a winner; in the order they were opened
         self.held: dict[int, Held] = {}  # in the order of their first record
+        self.gaps: dict[int, Gap] = {}  # by partition, until the next prompt there shows which numbers are missing
         self.closing: dict[int, OpenGroup] = {}  # outcome decided and not taken
         self.tally = Tally()
         self.buffered_bytes = 0  # encoded, of records kept
@@ -107,6 +109,22 @@ class GroupTable:
             self.tally.count("orphans", envelope.topic)
         self.tally.notice("orphans_given_up", {"group": str(number)}, num_records=float(len(held.envelopes)))
 
+    def expect_gap(self, gap: Gap) -> None:
+        """Prompts of a partition may be gone."""
+        gap.since_s, gap.bound = self.now_s, self._bound()
+        self.gaps[gap.partition] = gap
+
+    def has_gap_since(self, at_s: float) -> bool:
+        """Whether one is open since `at_s` or longer, on the deadline's clock."""
+        return any(gap.since_s <= at_s for gap in self.gaps.values())
+
+    def end_gaps(self, at_s: float) -> None:
+        """Open what is missing on partitions without a further prompt since `at_s`; they were read to their end."""
+        for gap in self.gaps.values():
+            if gap.since_s <= at_s:
+                self._open_missing(gap, below=gap.bound)
+                gap.since_s, gap.bound = self.now_s, self._bound()
+
     def positions(self, read: Positions) -> dict[TopicPartition, int]:
         """Lowest offset of a record of a group without a taken outcome, else what was read, per partition."""
         lowest = dict(read)
@@ -121,24 +139,56 @@ class GroupTable:
 
     def _add_prompt(self, envelope: Envelope, prompt: PromptGroup) -> None:
         number = prompt.group
+        gap = self.gaps.pop(envelope.partition, None)
+        if gap is not None:
+            self._open_missing(gap, below=number)
         known = self.unclosed.get(number)
+        if known is not None and known.prompt.source == ASSUMED:
+            known.prompt = prompt
+            self._keep(known, envelope)
+            return
         if known is not None:
             self._count(Joined.DUPLICATE if known.prompt == prompt else Joined.CONFLICT, envelope)
             return
         if self._is_closed(number):
             self._count(Joined.LATE, envelope)
             return
+        self._keep(self._open(prompt), envelope)
+        self._join_held(prompt)
+
+    def _open(self, prompt: PromptGroup) -> OpenGroup:
         at_least, size = self._min_group_members, prompt.group_size
         needed = size if at_least is None else min(at_least, size)
         group = OpenGroup(prompt, needed=needed, rule=self._rule, opened_s=self.now_s)
-        self.unclosed[number] = self.open[number] = group
-        self._keep(group, envelope)
-        if size < 1:
-            self._completed(group)
-        held = self.held.pop(number, None)
+        self.unclosed[prompt.group] = self.open[prompt.group] = group
+        return group
+
+    def _join_held(self, prompt: PromptGroup) -> None:
+        """Let a group that was opened have what came before it."""
+        if prompt.group_size < 1:
+            self._completed(self.unclosed[prompt.group])
+        held = self.held.pop(prompt.group, None)
         if held is not None:
             self.buffered_bytes -= sum(each.num_bytes for each in held.envelopes)
             self.add_all(held.envelopes)
+
+    def _open_missing(self, gap: Gap, *, below: int) -> None:
+        """Groups without a prompt are open like all: what was made of them is joined, and their deadline ends them."""
+        missing = gap.missing(first=self.closed.watermark, below=below, is_known=self._is_known)
+        for number in missing:
+            prompt = gap.prompt(number)
+            self._open(prompt)
+            self._join_held(prompt)
+        if missing:
+            details = {"partition": str(gap.partition), "first": str(missing[0]), "last": str(missing[-1])}
+            self.tally.notice("prompts_lost", details, num_groups=float(len(missing)))
+
+    def _is_known(self, number: int) -> bool:
+        return number in self.unclosed or self._is_closed(number)
+
+    def _bound(self) -> int:
+        """Above every number that is known to have been admitted."""
+        return max([self.closed.watermark - 1, *self.closed.above, *self.unclosed, *self.closing], default=-1) + 1
 
     def _without_group(self, envelope: Envelope, number: int) -> None:
         if self._is_closed(number):

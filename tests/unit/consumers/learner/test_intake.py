@@ -9,14 +9,15 @@ import pytest
 from consumers.learner.assembler import Assembler
 from consumers.learner.intake import Intake
 from consumers.learner.settings import LearnerSettings
+from pipeline.history import ClosedSet
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
 from schemas.errors import CheckpointError
-from schemas.records import PromptGroup, Record, Reward, Sample
+from schemas.records import PromptGroup, Record, Reward, Sample, StageEvent
 from tests.unit.consumers.learner.material import G, assembler, fates, lineages, prompt, reward, sample, whole
-from topics.catalog import DEAD_LETTERS, PROMPTS, REWARDS, SAMPLES, Topic, full_name
+from topics.catalog import DEAD_LETTERS, EVENTS, PROMPTS, REWARDS, SAMPLES, Topic, full_name
 from topics.clock import Deadline, ManualClock
-from topics.log import Positions, WriterSettings
+from topics.log import Positions, ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
 
 P = 4
@@ -224,3 +225,62 @@ def test_prompts_made_anew_end_the_learner() -> None:
     made_anew(rig, PROMPTS)
     with pytest.raises(CheckpointError, match=r"prompts that are gone.*would hide new groups behind old numbers"):
         rig.pump()
+
+
+def test_prompts_deleted_before_a_restarted_learner_reads_them_hold_no_credit() -> None:
+    """Groups 0, 4 and 8 are on one partition; 0 is closed. Of 4 and 8 only the samples of 8 are left."""
+    rig = Rig()
+    rig.write([*whole(0), prompt(4), prompt(8), *[each for each in whole(8) if not isinstance(each, PromptGroup)]])
+    rig.log.delete_records({("prompts", 0): 3})
+    rig.write([prompt(12)])
+    closed = ClosedSet([0])
+    rig.begin(assembler(clock=rig.clock, closed=closed), positions={("prompts", 0): 1})
+    rig.pump(3)
+    (notice,) = notices(rig, "prompts_lost")
+    assert (notice.details["first"], notice.details["last"], notice.gauges["num_groups"]) == ("4", "8", 2.0)
+    assert (rig.assembler.num_unclosed, rig.assembler.num_ready) == (3, 1), "what was made of 8 can be trained"
+    rig.let_pass(200)
+    rig.pump(2)
+    assert fates(rig.assembler.take_outcomes()) == {4: f"dropped(incomplete: 0/{G})", 12: f"dropped(incomplete: 0/{G})"}
+
+
+def test_a_restart_after_the_loss_finds_the_same_numbers_and_without_a_further_prompt_too() -> None:
+    """The positions of the checkpoint lie beyond the loss. 5 was read, so 4 was admitted before it."""
+    rig = Rig()
+    rig.write([prompt(0), prompt(4), prompt(5)])
+    rig.log.delete_records({("prompts", 0): 2})
+    rig.begin(
+        assembler(clock=rig.clock, closed=ClosedSet([0, 1, 2, 3, 5])), positions={("prompts", 0): 2, ("prompts", 1): 1}
+    )
+    rig.pump()
+    assert notices(rig, "prompts_lost") == []
+    for _ in range(2):  # the deadline of the gap, then that of the group
+        rig.let_pass(200)
+        rig.pump(2)
+    (notice,) = notices(rig, "prompts_lost")
+    assert (notice.details["partition"], notice.details["first"], notice.gauges["num_groups"]) == ("0", "4", 1.0)
+    assert fates(rig.assembler.take_outcomes()) == {4: f"dropped(incomplete: 0/{G})"}
+
+
+def test_a_restart_without_a_loss_finds_nothing_missing() -> None:
+    rig = Rig()
+    rig.write([prompt(0), prompt(4), prompt(8), prompt(1)])
+    rig.begin(assembler(clock=rig.clock, closed=ClosedSet([0])), positions={("prompts", 0): 1})
+    rig.pump(2)
+    rig.let_pass(50)
+    rig.pump(2)
+    assert (notices(rig, "prompts_lost"), rig.assembler.num_unclosed) == ([], 3)
+
+
+def test_a_foreign_prompt_with_a_huge_number_opens_no_more_than_the_credit() -> None:
+    rig = Rig()
+    rig.write([prompt(4 * 10**9)])
+    rig.begin(assembler(clock=rig.clock), positions={("prompts", 0): 0})
+    rig.pump(2)
+    assert rig.assembler.num_unclosed == rig.context.run.credit_groups + 1
+
+
+def notices(rig: Rig, name: str) -> list[StageEvent]:
+    reader = rig.log.reader(ReaderSettings(topics=(EVENTS,)), hooks=rig.context.hooks())
+    found = [each.record for each in reader.poll(10_000, deadline=Deadline.after(0))]
+    return [each for each in found if isinstance(each, StageEvent) and each.name == name]
