@@ -13,7 +13,7 @@ from ops.cli.services import services as services_command
 from ops.services.cluster import Cluster
 from ops.services.manager import services_status, services_up
 from ops.services.model import ServicesError, ServicesSettings
-from schemas.errors import TopicMismatch
+from schemas.errors import LogError, TopicMismatch
 from schemas.records import Command
 from topics.catalog import COMMANDS, LEDGER, full_name
 from topics.clock import Deadline
@@ -104,6 +104,28 @@ def test_topics_with_too_few_copies_are_refused(cluster: Cluster, run_name: str)
     with pytest.raises(TopicMismatch, match=r"replication\.factor = 1, this run needs 3"):
         wanted.admin().ensure_topics()
     single.admin().delete_topics()
+
+
+def test_a_topic_deleted_a_moment_ago_is_made_anew_though_some_broker_still_lists_it(
+    cluster: Cluster, log: KafkaLog
+) -> None:
+    name = full_name(log.run, COMMANDS)
+    raw = RawLog(cluster.bootstrap)
+    for _ in range(4):
+        raw.delete([name])
+        deadline = Deadline.after(LIMIT_S)
+        while not is_made(log):
+            deadline.check("the topic to be made anew")
+            deadline.clock.wait(0.05)
+        assert name in raw.partition_counts()
+
+
+def is_made(log: KafkaLog) -> bool:
+    try:
+        log.admin().ensure_topics()
+    except LogError:  # a broker has not heard of the deletion, and another one has
+        return False
+    return True
 
 
 def test_brokers_that_are_killed_or_restarted_cost_time_and_no_record(cluster: Cluster, traffic: Traffic) -> None:

@@ -57,7 +57,7 @@ class KafkaAdmin:
         """
         existing = self._partition_counts()
         created = [name for name in self._by_full_name if name not in existing and self._create(name)]
-        self._wait_until_there()
+        self._wait_until_there(created)
         self.check_partitions()
         self._check_copies()
         self._check_configs([name for name in self._by_full_name if name not in created])
@@ -188,11 +188,13 @@ class KafkaAdmin:
             raise
         return True
 
-    def _wait_until_there(self) -> None:
-        """A created topic takes a moment until brokers tell clients of it."""
+    def _wait_until_there(self, created: list[str]) -> None:
+        """A created topic takes a moment until brokers tell clients of it; and so does a deleted one until all brokers
+        have heard of it: one that was listed and is gone is created here."""
         deadline = Deadline.after(_READY_LIMIT_S)
         while missing := self._by_full_name.keys() - self._partition_counts().keys():
             deadline.check(f"the created topics to appear: {', '.join(sorted(missing))}")
+            created += [name for name in sorted(missing) if name not in created and self._create(name)]
             deadline.clock.wait(0.02)
 
     def _check_configs(self, names: Sequence[str]) -> None:

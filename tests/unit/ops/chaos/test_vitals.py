@@ -38,6 +38,10 @@ def test_growth_of_a_settled_process_is_a_finding() -> None:
     assert found == ["rollout-0 (pid 1) grew by 30.0 MiB a minute, the limit is 20"]
 
 
+def test_a_server_may_take_its_heap_bit_by_bit() -> None:
+    assert unbounded([series("server:broker-1", minutes=8, slope=30)], limits=LIMITS) == []
+
+
 def test_growth_at_the_start_of_a_life_is_none() -> None:
     assert unbounded([series("rollout-0", minutes=2, slope=90)], limits=LIMITS) == []
 
