@@ -89,11 +89,11 @@ def as_json(result: ChaosResult) -> dict[str, object]:
 
 def lines_of(result: ChaosResult) -> list[str]:
     """For people."""
-    lines = [f"{'kind of fault':<20} count  recovery p50      p95  stall p50      p95  hangs"]
+    lines = [f"{'kind of fault':<23} count  recovery p50      p95  stall p50      p95  hangs"]
     for kind, ones in _by_kind(result).items():
         figures = _figures(ones)
         lines.append(
-            f"{kind:<20} {len(ones):>5} {_seconds(figures['recovery_p50_s']):>13} "
+            f"{kind:<23} {len(ones):>5} {_seconds(figures['recovery_p50_s']):>13} "
             f"{_seconds(figures['recovery_p95_s']):>8} {_seconds(figures['stall_p50_s']):>10} "
             f"{_seconds(figures['stall_p95_s']):>8} {figures['hangs']:>6}"
         )
