@@ -5,7 +5,7 @@ settings that the first one's processes are started with.
 Data out: `locks/<stage>.lock` in the run's folder, each with the pid of its holder.
 Invariants: of two that begin together exactly one goes on; the kernel drops a lock with its process, however that ends
 (flock(2)). Other machines have folders of their own: between them events, leases and fences decide.
-Failure: `LeaseHeld` naming the holder.
+Failure: `LeaseHeld` naming the holder; `SettingsError` where the folder cannot be written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from ops.outputs import writing
 from schemas.errors import LeaseHeld
 from topics.clock import Deadline
 
@@ -30,6 +31,7 @@ def hold(folder: Path, *, stages: Sequence[str]) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds one of them.
+        SettingsError: the folder cannot be written.
     """
     with ExitStack() as held:
         for stage in sorted(stages):  # in one order: of two, the first to get the first lock gets all that both want
@@ -52,8 +54,10 @@ def is_held(folder: Path, stage: str) -> bool:
 
 @contextmanager
 def _hold_one(path: Path, *, run: str, stage: str) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with writing(path.parent, setting="run.dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("a+", encoding="utf-8")
+    with opened as file:
         if not _lock(file):
             raise LeaseHeld(
                 f"run {run!r} is held by another `rlweave up` on this machine ({_pid(path)}), which has the stage "
