@@ -105,7 +105,7 @@ class AdminHandle:
                 self._refusals.raise_any(cause=exception)
                 if deadline.expired:
                     raise LogUnavailable(
-                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:g} s: "
+                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:.3g} s: "
                         f"{cause_of(exception).str()}",
                         hint=UNREACHABLE_HINT,
                     ) from exception

@@ -44,7 +44,10 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean max_staleness"]),
+        ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean run.max_staleness"]),
+        ("max_steps=3", ["max_steps: there is no such setting; did you mean run.max_steps"]),
+        ("learner.treads=3", ["did you mean learner.threads"]),
+        ("rewards.sum.wieght=3", ["did you mean rewards.NAME.weight"]),
         ("runs.name=x", ["runs", "no such setting"]),
         ("run.group_size=0", ["run.group_size", "greater than or equal to 1", "seen: 0"]),
         ("run.group_size=many", ["run.group_size", "integer", "seen: 'many'"]),
