@@ -8,6 +8,7 @@ Failure: `SettingsError` with the path of the setting, the value seen and what i
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -106,7 +107,7 @@ def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
 def save_run_file(run_file: RunFile, path: Path) -> None:
     """Write the settings in use as JSON, whole or not at all, for its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two parts of a run may begin together
     aside.unlink(missing_ok=True)
     aside.touch(mode=0o600)
     aside.write_bytes(orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
