@@ -134,7 +134,7 @@ class _ChaosRun:
         """One fault; False when no further one makes sense."""
         world, result = self._world, self._result
         if time.monotonic() - self._began_s > self._settings.limits.total_s:
-            result.hangs.append(f"the total limit of {self._settings.limits.total_s:g} s ended before {planned}")
+            result.ended = f"the total limit of {self._settings.limits.total_s:g} s ended before {planned}"
             return False
         world.wait(planned.pause_s)
         step, began_s = world.watch.last_step, time.monotonic()

@@ -89,7 +89,7 @@ def test_a_run_folder_that_cannot_be_made_is_no_lock_problem() -> None:
         with hold(UNWRITABLE / "demo", stages=("learner",)):
             pass
 
-    assert "run.dir: /proc/rlweave-no/demo/locks cannot be written" in refusal(go)
+    assert "the lock /proc/rlweave-no/demo/locks/learner.lock cannot be made" in refusal(go)
 
 
 @pytest.mark.parametrize(
