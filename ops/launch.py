@@ -1,8 +1,8 @@
 """Starts a run, or the part of it that belongs to this machine: checks, services, topics, processes.
 
-Order: (1) settings are held against each other; (2) services answer; (3) no other launch holds these stages, and topics
-exist as the catalog wants them; (4) settings and token are written into the run's folder; (5) the supervisor runs to
-the end.
+Order: (1) settings are held against each other; (2) services answer; (3) no other launch holds these stages, the run
+was made with these settings, and topics exist as the catalog wants them; (4) settings and token are written into the
+run's folder; (5) the supervisor runs to the end.
 A part without the learner ends when the ledger is sealed, wherever the learner is.
 A run that was sealed and whose settings ask for nothing more is complete: that is said and nothing is started.
 Failure: nothing is started before (1) to (4) have passed.
@@ -20,6 +20,7 @@ import orjson
 
 from ops.addresses import resolve
 from ops.holding import hold, hold_off
+from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.named_checks import check_named, launcher_role
 from ops.outputs import writing
 from ops.progress import Progress
@@ -37,7 +38,6 @@ from topics.access import ADMIN, STAGES
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 
-SETTINGS_FILE = "settings.json"
 PROCESSES_FILE = "processes.json"
 BEATS_WATCHED = 2.5  # heartbeats without an event after which nobody is at work
 
@@ -49,7 +49,8 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
         only: stages that run here; the others are on other machines.
 
     Raises:
-        SettingsError, PluginError, WeightsError: settings contradict each other, or what they name is not there.
+        SettingsError: settings contradict each other, or the run was made with others.
+        SettingsError, PluginError, WeightsError: what settings name is not there.
         ServicesError, LogUnavailable: a server does not answer.
         TopicMismatch: the run's topics were made with other settings.
         LeaseHeld: processes of this run are at work.
@@ -61,6 +62,9 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
     log = open_log(run_file, role=launcher_role(only))
     log.connect(deadline=Deadline.after(CONNECT_S))
     with hold(run_file.run.folder, stages=only):  # (3)
+        changed = check_made_with(run_file)
+        if changed and not quiet:
+            click.echo(f"note: {changed}", err=True)
         _refuse_second(run_file, stages=only)
         log.admin().ensure_topics()
         if _is_complete(LogEnds(log, run_file=run_file), run_file, stages=only):
@@ -90,6 +94,7 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
     folder = run_file.run.folder
     with writing(folder, setting="run.dir"):
         settings_file = _save_settings(run_file, only=only)  # (4)
+        keep_model(run_file)
     run_token(folder, token_file=run_file.weights.token_file)
     stop = _stop_on_signals()
     ends = LogEnds(log, run_file=run_file)

@@ -67,6 +67,7 @@ def up(
     stages = _stages(only)
     _end_in_order_when_asked()
     from ops.launch import launch
+    from ops.made_with import check_made_with
     from ops.named_checks import check_named
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
@@ -76,6 +77,9 @@ def up(
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
         check_named(run_file, stages=stages)
+        changed = check_made_with(run_file)
+        if changed:
+            click.echo(f"note: {changed}", err=True)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
         return 0
     return launch(run_file, state_dir=state_dir, quiet=quiet, only=stages)

@@ -56,7 +56,8 @@ class Repetition:
     """See the module. Constructing it loads the model.
 
     Raises:
-        NotRepeatable: the run was trained by several ranks, or begins with other weights.
+        NotRepeatable: the run was trained by several ranks, begins with other weights, or was cloned from what the
+            settings do not name.
         RecordInvalid: the ledger keeps settings that are not understood.
         EngineError: the model directory cannot be loaded, or the recorded device is not there.
     """
@@ -71,6 +72,7 @@ class Repetition:
         self._arithmetic = {lineage: here if each is None else each for lineage, each in kept.items()}
         self._check_ranks()
         self._current = self._arithmetic[history.origin]
+        self._check_cloning()
         self._digests: dict[str | None, str] = {}  # of the present weights, by dtype of the wire
         self.trainer = self._make_trainer(self._current)
         self._check_initial_weights()
@@ -81,9 +83,8 @@ class Repetition:
     @property
     def cloning_differs(self) -> bool:
         """Whether the run was cloned from a source with other settings than the run's folder names now."""
-        source = self._setup.settings.cloning.source
         here = self._here.cloning_source
-        return self._current.cloning.num_steps > 0 and (source is None or here != self._current.cloning_source)
+        return self._current.cloning.num_steps > 0 and here != self._current.cloning_source
 
     @property
     def settings_apart(self) -> dict[int, list[str]]:
@@ -205,6 +206,16 @@ class Repetition:
                     f"own; recorded mode repeats what one rank trained; {repeatable(last)}",
                     hint=until_hint(last) if last > 0 else "train with learner.ranks = 1 what must be repeatable",
                 )
+
+    def _check_cloning(self) -> None:
+        num_steps = self._current.cloning.num_steps
+        if num_steps > 0 and self._setup.settings.cloning.source is None:
+            raise NotRepeatable(
+                f"lineage {self._history.origin} was cloned for {num_steps} steps before its first version, and the "
+                "settings in the run's folder name no learner.cloning.source (a later start had other settings); no "
+                "step can be repeated",
+                hint="put learner.cloning.source into settings.json in the run's folder, as it was at the first start",
+            )
 
     def _check_initial_weights(self) -> None:
         recorded = self._history.facts[self._history.origin].get(INITIAL_STATE)

@@ -13,6 +13,7 @@ from consumers.learner.recorded.history import RecordedGroup, RecordedHistory, R
 from consumers.learner.recorded.output import write_output
 from consumers.learner.recorded.retrain import Repetition
 from consumers.learner.recorded.samples import RecordedSamples
+from consumers.learner.settings import CloningSettings
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from pipeline.settings import WeightsSettings
 from schemas.errors import CheckpointError, NotRepeatable
@@ -308,3 +309,17 @@ def test_copies_of_the_ledger_change_nothing_and_a_group_trained_twice_is_named(
 def test_a_run_that_trained_nothing_is_said_to_be_one(tmp_path: Path, model: Path) -> None:
     with pytest.raises(NotRepeatable, match="no lineage"):
         recorded_run(MemoryLog(run="r", data_partitions=4), tmp_path, model).history()
+
+
+def test_a_run_that_was_cloned_and_whose_settings_name_no_source_any_more_is_refused(
+    tmp_path: Path, model: Path
+) -> None:
+    run = recorded_run(MemoryLog(run="r", data_partitions=4), tmp_path, model, cloning_steps=2)
+    run.live(until=STEPS)
+    setup = run.setup_of_record()
+    later = replace(setup, settings=setup.settings.model_copy(update={"cloning": CloningSettings()}))
+    with pytest.raises(
+        NotRepeatable, match=r"lineage 1 was cloned for 2 steps .* no learner\.cloning\.source"
+    ) as caught:
+        run.repeat(setup=later)
+    assert "as it was at the first start" in caught.value.hint
