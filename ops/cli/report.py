@@ -27,7 +27,7 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     """Write summary.json and report.html into the run's folder, from its topics and its settings.json."""
     from ops.addresses import resolve
     from ops.audit.run import audit_run
-    from ops.launch import SETTINGS_FILE
+    from ops.made_with import SETTINGS_FILE
     from ops.outputs import check_folder, writing
     from ops.report.write import REPORT_FILE, write_report
     from ops.run_file import load_saved
