@@ -248,6 +248,8 @@ def test_the_breaker_stops_a_scorer_that_always_raises_and_lets_it_back(rig: Rig
     assert opened.details["required"] == "true"
     assert opened.details["last_failure"].endswith("RuntimeError: broken")
     assert opened.gauges["failure_share"] > 0.5
+    assert opened.details["text"].startswith("reward math is paused: ")
+    assert opened.details["text"].endswith(" of its last 10 samples failed (100%); most often: RuntimeError: broken")
     heartbeats = [event for event in read_all(rig.log, EVENTS) if isinstance(event, StageEvent)]
     assert any(event.gauges.get("breaker_open") == 1 for event in heartbeats)
     assert any(event.gauges.get(f"reward_weight{{reward=math,group={GROUP}}}") == 1.0 for event in heartbeats)
