@@ -19,7 +19,7 @@ import click
 import orjson
 
 from ops.addresses import resolve
-from ops.holding import hold, is_held
+from ops.holding import hold, hold_off
 from ops.progress import Progress
 from ops.run_checks import check_named, check_run
 from ops.run_ends import LogEnds, PartEnd
@@ -119,10 +119,12 @@ def _save_settings(run_file: RunFile, *, only: Sequence[str]) -> Path:
     """The file that these stages are started with, again and again. A part of a run has one of its own, so that no
     other part in this folder changes it; `settings.json` is the learner's, where there is one."""
     folder = run_file.run.folder
-    if "learner" in only or not is_held(folder, "learner"):
-        save_run_file(run_file, folder / SETTINGS_FILE)
     if "learner" in only:
+        save_run_file(run_file, folder / SETTINGS_FILE)
         return folder / SETTINGS_FILE
+    with hold_off(folder, stage="learner") as is_free:  # else a learner's part that begins now would be written over
+        if is_free:
+            save_run_file(run_file, folder / SETTINGS_FILE)
     own = folder / f"settings-{'-'.join(sorted(only))}.json"
     save_run_file(run_file, own)
     return own

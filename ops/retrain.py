@@ -62,8 +62,7 @@ def retrain(
     notes = _notes(repetition, history)
     for line in notes:
         say(line)
-    request.into.mkdir(parents=True, exist_ok=True)
-    files, verdict, complete = ReportFiles(request.into), Verdict(), False
+    files, verdict, complete = _new_report(request.into), Verdict(), False
     try:
         for report in repetition.run():
             files.add(report)
@@ -98,6 +97,16 @@ def _check_folder(into: Path, *, run_file: RunFile) -> None:
         raise SettingsError(
             f"{into} lies in the folder of the run, {own}, which is only read", hint="name a folder elsewhere"
         )
+
+
+def _new_report(into: Path) -> ReportFiles:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        return ReportFiles(into)
+    except OSError as error:
+        raise SettingsError(
+            f"{into} cannot be written: {error.strerror}; nothing was trained", hint="name another folder"
+        ) from error
 
 
 def _notes(repetition: Repetition, history: RecordedHistory) -> list[str]:

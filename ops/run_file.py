@@ -8,11 +8,12 @@ Failure: `SettingsError` with the path of the setting, the value seen and what i
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import TypeAlias, get_args, get_origin
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -106,7 +107,7 @@ def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
 def save_run_file(run_file: RunFile, path: Path) -> None:
     """Write the settings in use as JSON, whole or not at all, for its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two parts of a run may begin together
     aside.unlink(missing_ok=True)
     aside.touch(mode=0o600)
     aside.write_bytes(orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
@@ -155,21 +156,27 @@ def _finding(entry: Mapping[str, object]) -> str:
     path = ".".join(str(part) for part in location) if isinstance(location, tuple) else str(location)
     seen = entry.get("input")
     if entry.get("type") == "extra_forbidden":
-        return f"{path}: there is no such setting{_similar(str(path).rpartition('.')[2])}"
+        return f"{path}: there is no such setting{_similar(str(path))}"
     hidden = entry.get("type") == "missing" or isinstance(seen, (dict, list))
     return f"{path}: {entry.get('msg')}" + ("" if hidden else f" (seen: {shown(seen, name=path)})")
 
 
-def _similar(name: str) -> str:
-    found = get_close_matches(name, sorted(_setting_names(RunFile)), n=3)
+def _similar(path: str) -> str:
+    """Settings whose last word is like that of `path`, by their full names; those of the same section first."""
+    by_word: dict[str, list[str]] = {}
+    for each in _setting_paths(RunFile):
+        by_word.setdefault(each.rpartition(".")[2], []).append(each)
+    section, _, word = path.rpartition(".")
+    near = [each for like in get_close_matches(word, sorted(by_word), n=3) for each in by_word[like]]
+    found = sorted(near, key=lambda each: each.rpartition(".")[0] != section)[:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
-def _setting_names(section: type[BaseModel]) -> set[str]:
-    """Names of all settings of a section and of those inside it."""
-    names = set(section.model_fields)
-    for field in section.model_fields.values():
+def _setting_paths(section: type[BaseModel], *, within: str = "") -> Iterator[str]:
+    """Settings of a section and of those inside it, as they are written; names of a user's own stand as NAME."""
+    for name, field in section.model_fields.items():
+        yield f"{within}{name}"
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                names |= _setting_names(kind)
-    return names
+                own = "NAME." if get_origin(field.annotation) is dict else ""
+                yield from _setting_paths(kind, within=f"{within}{name}.{own}")

@@ -30,7 +30,7 @@ from consumers.learner.losses import LossTerms, TokenTerms, cross_entropy_loss, 
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.team import Team
 from consumers.learner.tensors import Rows, completion_logprobs, micro_batches, rows_of
-from pipeline.engines.model_dir import load_model, load_tokenizer, named_state
+from pipeline.engines.model_dir import load_model, load_tokenizer, named_state, parse_device
 from pipeline.settings import ModelSettings
 from pipeline.weights.state import stream_digest
 from schemas.errors import TrainingError
@@ -62,7 +62,7 @@ class Trainer:
         torch.set_num_threads(settings.threads)
         self._settings = settings
         self._seed = seed
-        self.device = torch.device(model.device)
+        self.device = parse_device(model.device)
         self.model: PreTrainedModel = load_model(model.path, device=model.device, dtype=model.dtype)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(model.path)
         self.model.train()

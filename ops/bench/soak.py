@@ -41,7 +41,8 @@ from topics.clock import Deadline
 from topics.kafka.raw import RawLog
 
 LOOK_S = 5.0  # between two looks at lag and rate, at most
-_LOOKS = 12  # of a short soak, at least
+_LOOKS = 12  # of a short soak, about
+_FEWEST_LOOKS = 3  # one in each third
 RSS_SHARE = 0.05  # wanted: growth of a settled process at most this share of itself,
 RSS_MIB = 8.0  # or this much
 FILES = 8  # wanted: further open files of a settled process at most
@@ -241,7 +242,16 @@ class _Soak:
 def soak_result(
     size: SoakSize, flow: Flow, *, series: Sequence[Series], balanced: bool, noise: result.Noise
 ) -> result.BenchResult:
-    """What the series and looks of a soak come to."""
+    """What the series and looks of a soak come to.
+
+    Raises:
+        BenchError: there are too few looks.
+    """
+    if len(flow.at_s) < _FEWEST_LOOKS:
+        raise BenchError(
+            f"the lag of every group was known at {len(flow.at_s)} looks only, {_FEWEST_LOOKS} are needed",
+            hint="measure for longer with --minutes",
+        )
     second, last = thirds(len(flow.at_s))
     lag = (fmean(flow.lag_records[second]), fmean(flow.lag_records[last]))
     rates = (flow.rate(second), flow.rate(last))

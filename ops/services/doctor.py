@@ -111,7 +111,9 @@ def _package(distribution: str, *, hint: str, required: bool = False) -> Finding
 def _writable(what: str, directory: Path) -> Finding:
     parent = _nearest(directory)
     ok = os.access(parent, os.W_OK | os.X_OK)
-    found = f"{directory}" if parent == directory else f"{directory} (would be made in {parent})"
+    found = (
+        f"{directory}" if parent == directory.expanduser().absolute() else f"{directory} (would be made in {parent})"
+    )
     hint = "" if ok else f"make {parent} writable, or choose another: --state-dir, RLWEAVE_CACHE"
     return Finding(ok=ok, what=f"writable {what}", found=found if ok else f"{parent} is not writable", hint=hint)
 

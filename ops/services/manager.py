@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ops.services.kafka import brokers, check_kafka
 from ops.services.model import Layout, ServiceInfo, ServicesError, ServicesInfo, ServicesSettings
@@ -100,7 +101,7 @@ def _layout(settings: ServicesSettings, state_file: StateFile) -> Layout:
         what = f"{known.brokers} broker(s), {'secure' if known.secure else 'not secure'}"
         raise ServicesError(
             f"the services in {state_file.directory} were made with {what}, which cannot change",
-            hint="choose another directory with --state-dir, or delete this one after `rlweave services down`",
+            hint="choose another --state-dir, or delete this directory after `rlweave services down --state-dir ...`",
         )
     return known
 
@@ -112,10 +113,14 @@ def _up(name: str, servers: Sequence[Server], *, state_file: StateFile, external
         process = state_file.read(server.name).process
         if process is not None and is_running(process):
             message = f"a local {server.name} (pid {process.pid}) already runs in {state_file.directory}"
-            raise ServicesError(f"{message}, {external} was given", hint="`rlweave services down` first")
+            raise ServicesError(f"{message}, {external} was given", hint=_down_first(state_file.directory))
     _check_external(name, external)
     state_file.write(name, replace(state_file.read(name), process=None, external=external))
     return []
+
+
+def _down_first(directory: Path) -> str:
+    return f"`rlweave services down --state-dir {directory}` first, or choose another --state-dir"
 
 
 def _check_external(name: str, address: str) -> str | None:

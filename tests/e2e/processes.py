@@ -17,7 +17,7 @@ from pathlib import Path
 from topics.clock import Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60.0  # longest wait for one condition
+LIMIT_S = 120.0  # longest wait for one condition
 
 
 @dataclass

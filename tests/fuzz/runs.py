@@ -251,7 +251,7 @@ RUNS = (
         mutate=_mutate_settings,
         covers=(
             *(run_file.load_run_file, run_file.parse_run_file, run_file.load_saved, run_file._apply, run_file._value),
-            *(run_file._finding, run_file._similar, run_file._setting_names, run_file.RunFile._names_are_plain),
+            *(run_file._finding, run_file._similar, run_file._setting_paths, run_file.RunFile._names_are_plain),
             *(run_checks.check_run, run_checks._errors, run_checks._warnings),
         ),
     ),

@@ -64,7 +64,9 @@ class AdminHandle:
                 config = admin_config(self._connection)
                 with translating("setting up an admin client"):
                     self._client = AdminClient(config, logger=LibraryLog(), error_cb=self._refusals.note)
-            return self._client
+            client = self._client
+        client.poll(0)  # the library keeps what it has to say until it is asked: for ever, while brokers are away
+        return client
 
     def renew(self, client: AdminClient) -> None:
         """Use a new client from the next call on, unless that was done meanwhile.
@@ -87,7 +89,9 @@ class AdminHandle:
                 config = asker_config(self._connection, group=group)
                 with translating("setting up a consumer"):
                     self._askers[group] = Consumer({**config, "error_cb": self._refusals.note}, logger=LibraryLog())
-            return self._askers[group]
+            asker = self._askers[group]
+        asker.poll(0)  # as in `client`
+        return asker
 
     def connect(self, *, limit_s: float) -> ClusterMetadata:
         """Prove that a broker answers, and lets us in.
@@ -105,7 +109,7 @@ class AdminHandle:
                 self._refusals.raise_any(cause=exception)
                 if deadline.expired:
                     raise LogUnavailable(
-                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:g} s: "
+                        f"no Kafka broker answered at {self._connection.bootstrap} within {limit_s:.3g} s: "
                         f"{cause_of(exception).str()}",
                         hint=UNREACHABLE_HINT,
                     ) from exception

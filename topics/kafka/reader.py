@@ -269,6 +269,8 @@ class KafkaReader:
         """Stop reading these; `_settle` begins again from the given offsets."""
         if not positions:
             return
+        for place in positions:
+            self._unreadable.pop(place, None)  # found again, if it is still in the way
         paused = self._parts.paused & set(positions)
         self._consumer.incremental_unassign(self._places(self._parts.forget(positions)))
         self._parts.pending.update(positions)

@@ -3,7 +3,7 @@
 Role: turns "assigned" into an offset, explicitly, so that the library never resets a position by itself; remembers of
 which topic, by its id, the positions of this reader are.
 Invariants: the rule is `topics.starts.find_start`; ids are asked before offsets, so a topic that is made anew in
-between is noticed at the next look.
+between is noticed at the next look, and before its offsets are called lost.
 Failure: `OffsetsLost`; library errors come through as they are, for the reader to wait out.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from schemas.errors import OffsetsLost
 from topics.kafka.assignment import full_positions
 from topics.kafka.ids import Ids, ask_ids
 from topics.kafka.offsets import AdminHandle, BrokerOffsets
@@ -38,7 +39,8 @@ class Starts:
             KafkaException: the broker did not answer, or not for all.
         """
         places = [(self._full_names[topic], partition) for topic, partition in pending]
-        ids = ask_ids(self._handle, sorted({name for name, _ in places}), timeout_s=timeout_s)
+        names = sorted({name for name, _ in places})
+        ids = ask_ids(self._handle, names, timeout_s=timeout_s)
         held = self._held(pending, ids=ids, timeout_s=timeout_s)
         ranges = self._offsets.ranges(places, timeout_s=timeout_s)
         starts: dict[TopicPartition, Start] = {}
@@ -46,7 +48,12 @@ class Starts:
             name = self._full_names[place[0]]
             earliest, end = ranges[name, place[1]]
             present = Present(topic_id=ids[name], earliest=earliest, end=end)
-            starts[place] = find_start(place, held.get(place), present=present, settings=self._settings)
+            try:
+                starts[place] = find_start(place, held.get(place), present=present, settings=self._settings)
+            except OffsetsLost:
+                if ask_ids(self._handle, names, timeout_s=timeout_s) != ids:  # made anew since they were asked
+                    return self.find(pending, timeout_s=timeout_s)
+                raise
         self.ids.update(ids)
         self._begun.update({place: ids[self._full_names[place[0]]] for place in pending})
         return starts

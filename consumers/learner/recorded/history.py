@@ -2,7 +2,8 @@
 
 Role: the plan of a repetition.
 Data in: `ledger` and `weights`, read to their present ends. Data out: `RecordedHistory`.
-Invariants: read-only, nothing is committed or written; outcomes of abandoned lineages are left out; groups of a step
+Invariants: read-only, nothing is committed or written; outcomes of abandoned lineages are left out; of a run that goes
+on, no step is taken of which the ledger may show a part only; groups of a step
 are in the order of their numbers, members in the order of theirs. A version is compared even when its manifest was
 given up since, as long as the topic still has it; the ledger's digest stays. Memory: 0.6 KB per trained group of 8
 members, 0.9 KB of 16.
@@ -89,9 +90,7 @@ def read_history(log: Log, *, until_step: int | None = None) -> RecordedHistory:
             f"run {log.run} has no topic {absent[0]!r} on this broker, so nothing says what was trained",
             hint="`rlweave runs list` shows the runs there are",
         )
-    fold = _Fold()
-    for envelope in read_to_end(log, LEDGER):
-        fold.add(envelope)
+    fold = _read_ledger(log)
     fold.check_origin(log.run)
     steps = fold.steps(until_step=until_step)
     digests: dict[int, list[RecordedDigest]] = defaultdict(list)
@@ -109,15 +108,35 @@ def read_to_end(log: Log, topic: Topic) -> Iterator[Envelope]:
     """
     reader = log.reader(ReaderSettings(topics=(topic,)), hooks=READ_ONLY)
     try:
-        ends = reader.end_positions()
-        silent = Deadline.after(SILENT_LIMIT_S)
-        while behind(reader, ends):
-            silent.check(f"topic {topic.name} to be read to its end")
-            for envelope in reader.poll(_POLL_RECORDS, deadline=Deadline.after(_POLL_S)):
-                silent = Deadline.after(SILENT_LIMIT_S)
-                yield envelope
+        yield from _read_on(reader, topic)
     finally:
         reader.close()
+
+
+def _read_on(reader: Reader, topic: Topic) -> Iterator[Envelope]:
+    ends = reader.end_positions()
+    silent = Deadline.after(SILENT_LIMIT_S)
+    while behind(reader, ends):
+        silent.check(f"topic {topic.name} to be read to its end")
+        for envelope in reader.poll(_POLL_RECORDS, deadline=Deadline.after(_POLL_S)):
+            silent = Deadline.after(SILENT_LIMIT_S)
+            yield envelope
+
+
+def _read_ledger(log: Log) -> _Fold:
+    """Twice to its end: a transaction that is just being ended is readable on one partition before it is on another,
+    so what the first round saw is completed by the second one, and what only that one saw is left out."""
+    fold = _Fold()
+    reader = log.reader(ReaderSettings(topics=(LEDGER,)), hooks=READ_ONLY)
+    try:
+        for envelope in _read_on(reader, LEDGER):
+            fold.add(envelope)
+        fold.no_more_steps()
+        for envelope in _read_on(reader, LEDGER):
+            fold.add(envelope)
+    finally:
+        reader.close()
+    return fold
 
 
 def behind(reader: Reader, ends: Mapping[tuple[str, int], int]) -> set[int]:
@@ -136,6 +155,7 @@ class _Fold:
         self._digests: dict[Version, str] = {}
         self._last: dict[int, tuple[int, int]] = {}  # partition -> sequence number and step of the last record
         self._gaps: list[tuple[int, int, str]] = []  # first and last step that may lack outcomes, and why
+        self._known: frozenset[Version] | None = None  # steps that are taken; None: all
 
     def add(self, envelope: Envelope) -> None:
         record = envelope.record
@@ -148,6 +168,10 @@ class _Fold:
             self._add_trained(record)
         elif isinstance(record, LineageStarted) and self.lineages.add(record):
             self.facts[record.lineage] = record.facts
+
+    def no_more_steps(self) -> None:
+        """From here on, records only complete the steps there are."""
+        self._known = frozenset(self._trained)
 
     def check_origin(self, run: str) -> None:
         """Raises: NotRepeatable: the beginning of the surviving history is not in the ledger."""
@@ -193,7 +217,8 @@ class _Fold:
                 yield RecordedDigest(version=version, place="ledger", digest=self._digests[version])
 
     def _surviving(self) -> list[Version]:
-        return [each for each in self._trained if self.lineages.survives(each.lineage, each.step)]
+        found = self._trained if self._known is None else self._known
+        return [each for each in found if self.lineages.survives(each.lineage, each.step)]
 
     def _add_trained(self, outcome: Outcome) -> None:
         trained = [member for member in outcome.members if member.result == Result.TRAINED]
@@ -228,12 +253,13 @@ class _Fold:
             raise NotRepeatable(f"{why}; {repeatable(first - 1)}", hint=until_hint(first - 1))
 
     def _trained_twice(self, by_step: Mapping[int, Version]) -> Iterator[tuple[int, str]]:
-        """The second step of every group that has two, which the audit reports as well."""
+        """The step that trained a group a second time, which the audit reports as well."""
         first: dict[int, int] = {}
         for step, version in sorted(by_step.items()):
             for group in self._trained[version]:
-                if first.setdefault(group.group, step) != step:
+                if group.group in first:
                     yield step, f"group {group.group} was trained by steps {first[group.group]} and {step}"
+                first.setdefault(group.group, step)
 
 
 def reward_of(member: MemberOutcome) -> float:

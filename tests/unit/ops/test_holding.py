@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.holding import hold, is_held
-from schemas.errors import LeaseHeld
+from ops.holding import hold, hold_off
+from schemas.errors import LeaseHeld, SettingsError
 
 ALL = ("prompts", "rollout", "learner", "scheduler")
 WENT_ON = "went on"
@@ -24,6 +24,11 @@ with hold(Path(sys.argv[1]), stages=["learner"]):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def is_held(folder: Path, stage: str) -> bool:
+    with hold_off(folder, stage=stage) as is_free:
+        return not is_free
 
 
 class Pair:
@@ -78,5 +83,39 @@ def test_after_kill_9_a_successor_holds_at_once(tmp_path: Path) -> None:
             pass
         holder.kill()
         holder.wait(10)
+    with hold(tmp_path, stages=["learner"]):
+        assert is_held(tmp_path, "learner")
+
+
+def test_who_is_held_off_begins_when_that_ends(tmp_path: Path) -> None:
+    with hold_off(tmp_path, stage="learner") as is_free:
+        assert is_free
+        with pytest.raises(LeaseHeld), hold(tmp_path, stages=["learner"]):
+            pass
+        with hold(tmp_path, stages=["rollout"]):
+            pass
+    with hold(tmp_path, stages=["learner"]), hold_off(tmp_path, stage="learner") as is_free:
+        assert not is_free
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "locks").touch()
+    with pytest.raises(SettingsError, match=r"learner\.lock cannot be made"), hold(tmp_path, stages=["learner"]):
+        pass
+
+
+def test_what_a_lock_file_says_does_no_harm(tmp_path: Path) -> None:
+    """A full disk takes no pid, and what stands there may be anything."""
+    lock = tmp_path / "locks" / "learner.lock"
+    lock.parent.mkdir()
+    lock.write_bytes(b"\xff\xfe")
+    with (
+        hold_off(tmp_path, stage="learner"),
+        pytest.raises(LeaseHeld, match="it begins just now"),
+        hold(tmp_path, stages=["learner"]),
+    ):
+        pass
+    lock.unlink()
+    lock.symlink_to("/dev/full")
     with hold(tmp_path, stages=["learner"]):
         assert is_held(tmp_path, "learner")

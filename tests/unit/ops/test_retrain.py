@@ -113,7 +113,12 @@ def test_a_check_stops_at_the_first_difference_and_leaves_no_weights(
 def test_folders_in_use_and_the_runs_own_are_refused(run: RecordedRun, run_file: RunFile, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
-    for into, why in ((tmp_path / "full", "is there already"), (run.folder / "r" / "checkpoints" / "9.9", "only read")):
+    (tmp_path / "file").touch()
+    for into, why in (
+        (tmp_path / "full", "is there already"),
+        (run.folder / "r" / "checkpoints" / "9.9", "only read"),
+        (tmp_path / "file" / "new", "cannot be written"),
+    ):
         with pytest.raises(SettingsError, match=why):
             retrain(run.log, run_file, request=RetrainRequest(into=into), say=lambda _: None)
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["kept"]

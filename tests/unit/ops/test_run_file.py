@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,10 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean max_staleness"]),
+        ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean run.max_staleness"]),
+        ("max_steps=3", ["max_steps: there is no such setting; did you mean run.max_steps"]),
+        ("learner.treads=3", ["did you mean learner.threads"]),
+        ("rewards.sum.wieght=3", ["did you mean rewards.NAME.weight"]),
         ("runs.name=x", ["runs", "no such setting"]),
         ("run.group_size=0", ["run.group_size", "greater than or equal to 1", "seen: 0"]),
         ("run.group_size=many", ["run.group_size", "integer", "seen: 'many'"]),
@@ -139,3 +144,16 @@ def test_saved_settings_are_for_their_owner_only_whatever_was_left_behind(path: 
 @pytest.mark.parametrize("setting", ["loss.importance_cap", "loss.clip_high", "optimizer.weight_decay"])
 def test_infinity_is_refused_since_saved_settings_could_not_hold_it(path: Path, setting: str) -> None:
     assert f"learner.{setting}: Input should be a finite number" in refusal(path, f"learner.{setting}=inf")
+
+
+def test_parts_that_begin_together_save_their_settings_whole(path: Path, tmp_path: Path) -> None:
+    """Each writes its own file aside."""
+    run_file, saved = load_run_file(path), tmp_path / "settings.json"
+    code = "import sys; from pathlib import Path; from ops.run_file import *; f = load_saved(Path(sys.argv[1]))\n"
+    code += "for _ in range(200): save_run_file(f, Path(sys.argv[1]))"
+    save_run_file(run_file, saved)
+    both = [subprocess.Popen([sys.executable, "-c", code, str(saved)]) for _ in range(2)]
+    assert [each.wait(60) for each in both] == [0, 0]
+    assert load_saved(saved) == run_file
+    assert saved.stat().st_mode & 0o077 == 0
+    assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []

@@ -19,7 +19,7 @@ from consumers.learner.tensors import completion_logprobs, micro_batches, rows_o
 from consumers.learner.trainer import Trainer
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.settings import ModelSettings
-from schemas.errors import TrainingError
+from schemas.errors import EngineError, TrainingError
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import Sample, SamplingParams, Version, VersionRun
 
@@ -50,6 +50,13 @@ def trainer(model_dir: Path, *, minibatches: int = 1, micro_batch_tokens: int = 
         loss=LossSettings(minibatches=minibatches),
     )
     return Trainer(settings, ModelSettings(path=model_dir), seed=11)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "", "cuda:-1", "meta"])
+def test_a_device_that_is_none_is_named(model_dir: Path, device: str) -> None:
+    """Wherever the name comes from: recorded mode has it from the ledger."""
+    with pytest.raises(EngineError, match=repr(device)):
+        Trainer(LearnerSettings(), ModelSettings(path=model_dir, device=device), seed=11)
 
 
 def sample(member: int, tokens: Sequence[int], *, group: int = 0, prompt: Sequence[int] = (5, 6, 7)) -> Sample:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ops.bench.result import Noise
-from ops.bench.soak import Flow, Growth, SoakSize, soak_result, thirds
+from ops.bench.soak import BenchError, Flow, Growth, SoakSize, soak_result, thirds
 from ops.chaos.vitals import Series
 
 _MINUTES = 30
@@ -48,6 +48,13 @@ def test_files_that_are_never_closed_are_growth() -> None:
     growth = Growth.of(_series("peer", rss_mib=lambda _: 100.0, num_files=lambda minute: 30 + minute))
     assert growth.grown_files == pytest.approx(10)
     assert not growth.is_flat
+
+
+@pytest.mark.parametrize("num_looks", [0, 1, 2])
+def test_too_few_looks_are_named(num_looks: int) -> None:
+    flow = Flow(at_s=[0.0, 1.0][:num_looks], num_samples=[0, 9][:num_looks], lag_records=[1, 1][:num_looks])
+    with pytest.raises(BenchError, match=f"at {num_looks} looks only, 3 are needed"):
+        soak_result(SoakSize.quick(), flow, series=[], balanced=True, noise=Noise())
 
 
 def test_rates_are_of_the_part_asked_for() -> None:
