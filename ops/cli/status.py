@@ -54,7 +54,7 @@ def lines_of(seen: RunStatus, *, now_ms: int, show_all: bool) -> Iterator[str]:
     for process in shown:
         yield from _process(process, standings[process.instance], now_ms=now_ms)
     if len(shown) < len(seen.processes):
-        counts = Counter(standings.values())
+        counts = Counter[str](standings.values())
         ended = ", ".join(f"{counts[word]} {word}" for word in _ENDED if counts[word])
         yield f"({ended}; --all shows them)"
     yield ""
