@@ -18,11 +18,13 @@ import click
 from ops.addresses import resolve
 from ops.audit.run import audit_run
 from ops.launch import launch
+from ops.outputs import check_folder
 from ops.replay.sources import RunNotFound
 from ops.report.write import write_report
 from ops.run_file import RunFile, load_run_file
 from ops.runs import delete_run
 from ops.wiring import open_log, open_raw_log
+from pipeline.engines.backends import check_backend
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.exit_codes import ExitCode
 from topics.access import ADMIN, READER
@@ -42,6 +44,9 @@ def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: b
         run_file = load_run_file(
             path, overrides=[f'rollout.engine="{engine}"', *ENGINE_SETTINGS.get(engine, ()), *overrides]
         )
+    check_backend(engine)
+    check_folder(run_file.run.folder, setting="run.dir")
+    check_folder(run_file.model.path, setting="model.path")
     began_s = time.monotonic()
     click.echo("services: starting Kafka and Valkey if they do not run")
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)

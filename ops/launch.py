@@ -20,8 +20,10 @@ import orjson
 
 from ops.addresses import resolve
 from ops.holding import hold, hold_off
+from ops.named_checks import check_named, launcher_role
+from ops.outputs import writing
 from ops.progress import Progress
-from ops.run_checks import check_named, check_run
+from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
@@ -31,7 +33,7 @@ from pipeline.exit_codes import ExitCode
 from pipeline.stage import CONNECT_S, StopSignal
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
-from topics.access import ADMIN, READER, STAGES
+from topics.access import ADMIN, STAGES
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 
@@ -47,7 +49,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
         only: stages that run here; the others are on other machines.
 
     Raises:
-        SettingsError: settings contradict each other, or the model is not there.
+        SettingsError, PluginError, WeightsError: settings contradict each other, or what they name is not there.
         ServicesError, LogUnavailable: a server does not answer.
         TopicMismatch: the run's topics were made with other settings.
         LeaseHeld: processes of this run are at work.
@@ -56,8 +58,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
-    # A part that cannot have made the topics needs no right to: it looks at the ledger, and starts its stages.
-    log = open_log(run_file, role=ADMIN if SINGLE_STAGES & set(only) else READER)
+    log = open_log(run_file, role=launcher_role(only))
     log.connect(deadline=Deadline.after(CONNECT_S))
     with hold(run_file.run.folder, stages=only):  # (3)
         _refuse_second(run_file, stages=only)
@@ -87,7 +88,8 @@ def _is_complete(ends: LogEnds, run_file: RunFile, *, stages: Sequence[str]) -> 
 
 def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[str]) -> int:
     folder = run_file.run.folder
-    settings_file = _save_settings(run_file, only=only)  # (4)
+    with writing(folder, setting="run.dir"):
+        settings_file = _save_settings(run_file, only=only)  # (4)
     run_token(folder, token_file=run_file.weights.token_file)
     stop = _stop_on_signals()
     ends = LogEnds(log, run_file=run_file)
@@ -111,7 +113,8 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
         code = supervisor.run()
         if code == 0:
             progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))
-    (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
+    with writing(folder, setting="run.dir"):
+        (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
 
 

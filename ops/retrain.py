@@ -16,6 +16,7 @@ from consumers.learner.recorded.history import RecordedHistory, read_history
 from consumers.learner.recorded.output import write_output
 from consumers.learner.recorded.report import ReportFiles, StepReport, Verdict, say_environment
 from consumers.learner.recorded.retrain import Repetition, RetrainSetup
+from ops.outputs import check_folder
 from ops.run_file import RunFile
 from schemas.errors import SettingsError
 from topics.clock import Deadline
@@ -54,9 +55,9 @@ def retrain(
         SettingsError: the folder is at fault.
         LogUnavailable: no broker answers.
     """
-    log.connect(deadline=Deadline.after(CONNECT_S))
-    setup = _setup(run_file, model=request.model)
     _check_folder(request.into, run_file=run_file)
+    setup = _setup(run_file, model=request.model)
+    log.connect(deadline=Deadline.after(CONNECT_S))
     history = read_history(log, until_step=request.until_step)
     repetition = Repetition(log, history, setup=setup)
     notes = _notes(repetition, history)
@@ -90,6 +91,7 @@ def _setup(run_file: RunFile, *, model: Path | None) -> RetrainSetup:
 
 
 def _check_folder(into: Path, *, run_file: RunFile) -> None:
+    check_folder(into, setting="--into")
     if into.exists() and not (into.is_dir() and not any(into.iterdir())):
         raise SettingsError(f"{into} is there already; nothing was trained", hint="name a folder that is not")
     own = run_file.run.folder.resolve()

@@ -6,13 +6,11 @@ Data in: a `RunFile`. Data out: nothing, or an error that lists all findings. Wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from consumers.rewards.opening import open_plugin
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
 from pipeline.redis_client import RedisClient
-from pipeline.sources import open_source
 from schemas.errors import SettingsError
 
 # A group's records in memory: prompt and completion tokens with log-probabilities and mask, text and overhead.
@@ -31,36 +29,6 @@ def check_run(run_file: RunFile) -> list[str]:
     if errors:
         raise SettingsError(f"{len(errors)} combination(s) of settings cannot work:\n  " + "\n  ".join(errors))
     return list(_warnings(run_file))
-
-
-def check_model(run_file: RunFile) -> None:
-    """See that the model is there: without it learner and rollouts would be started again and again in vain.
-
-    Raises:
-        SettingsError: it is no directory with a configuration.
-    """
-    path = run_file.model.path
-    if not (path / "config.json").is_file():
-        raise SettingsError(
-            f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
-            hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
-        )
-
-
-def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
-    """See that the model, the rewards' plug-ins and the prompt source are there, as far as these stages need them.
-
-    Raises:
-        SettingsError, PluginError: one is not, or cannot be opened.
-    """
-    if "learner" in stages or "rollout" in stages:
-        check_model(run_file)
-    for reward in run_file.rewards.values() if "reward" in stages else ():
-        opened = open_plugin(reward)
-        if opened is not None:
-            opened.pool.close()
-    if "prompts" in stages:
-        open_source(run_file.prompts.source, seed=run_file.run.seed)
 
 
 def _errors(run_file: RunFile) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ops.outputs import writing
 from ops.replay.sources import RunNotFound, decode
 from schemas.errors import CodecError, RlweaveError
 from schemas.reasons import Result
@@ -82,6 +83,7 @@ def delete_run(log: RawLog, run: str, *, folder: Path | None) -> list[str]:
     Raises:
         RunAlive: its events still arrive.
         RunNotFound: there is neither a topic nor a folder.
+        SettingsError: the folder cannot be removed.
     """
     counts = log.partition_counts()
     names = [full_name(run, topic) for topic in BY_NAME.values() if full_name(run, topic) in counts]
@@ -94,7 +96,8 @@ def delete_run(log: RawLog, run: str, *, folder: Path | None) -> list[str]:
         )
     log.delete(names)
     if folder is not None and folder.is_dir():
-        shutil.rmtree(folder)
+        with writing(folder, setting="the run's folder"):
+            shutil.rmtree(folder)
         return [*names, str(folder)]
     return names
 

@@ -45,9 +45,12 @@ def audit(
     Reads the ledger first, then what it speaks of, so a run that goes on balances, too.
     """
     from ops.audit.run import age_bound, audit_source
+    from ops.outputs import check_file
 
     if (run is None) == (dump is None):
         raise click.UsageError("give either --run NAME or --from DIR")
+    if json_file is not None:
+        check_file(json_file, setting="--json")
     settings = None if run is None else saved_settings(run, runs_dir=runs_dir)
     source = _source(run, dump, kafka=kafka, settings=settings, state_dir=state_dir)
     bound = max_age if max_age is not None else age_bound(settings)
@@ -69,6 +72,7 @@ def _say(report: AuditReport, *, json_file: Path | None) -> int:
     import orjson
 
     from ops.audit.show import as_json, lines_of
+    from ops.outputs import writing
     from pipeline.exit_codes import ExitCode
 
     text = orjson.dumps(as_json(report), option=orjson.OPT_INDENT_2).decode()
@@ -78,6 +82,7 @@ def _say(report: AuditReport, *, json_file: Path | None) -> int:
         for line in lines_of(report):
             click.echo(line)
         if json_file is not None:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(text + "\n")
+            with writing(json_file, setting="--json"):
+                json_file.parent.mkdir(parents=True, exist_ok=True)
+                json_file.write_text(text + "\n")
     return int(ExitCode.OK if report.balanced else ExitCode.UNACCOUNTED)

@@ -44,12 +44,16 @@ def bench(
     stands still for new weights with 64 requests in flight, against the bare load.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
+    from ops.outputs import check_file, writing
 
+    if json_file is not None:
+        check_file(json_file, setting="--json")
     request = BenchRequest(quick=quick, kafka=kafka, state_dir=state_dir, say=_say, engine=engine, minutes=minutes)
     result = BENCHES[name](request)
     click.echo(result.text())
     if json_file is not None:
-        result.save(json_file)
+        with writing(json_file, setting="--json"):
+            result.save(json_file)
     return 0
 
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
+
+if TYPE_CHECKING:
+    from ops.chaos.result import ChaosResult
 
 QUICK_FAULTS = 8
 
@@ -65,11 +68,10 @@ def chaos(
     """
     if list_kinds:
         return _list_kinds()
-    import orjson
-
-    from ops.chaos.result import as_json, lines_of
+    from ops.chaos.result import lines_of
     from ops.chaos.run import run_chaos
     from ops.chaos.settings import ChaosSettings, Limits
+    from ops.outputs import check_file, check_folder
     from pipeline.exit_codes import ExitCode
 
     default = Limits()
@@ -87,14 +89,27 @@ def chaos(
         folder=bounds["runs_dir"].absolute() / f"chaos-{seed}",
         limits=limits,
     )
+    check_folder(settings.folder, setting="--dir")
+    if json_file is not None:
+        check_file(json_file, setting="--json")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     result = run_chaos(settings, say=click.echo)
     for line in lines_of(result):
         click.echo(line)
     if json_file is not None:
+        _save(result, json_file)
+    return int(ExitCode.OK if result.is_good else ExitCode.UNACCOUNTED)
+
+
+def _save(result: ChaosResult, json_file: Path) -> None:
+    import orjson
+
+    from ops.chaos.result import as_json
+    from ops.outputs import writing
+
+    with writing(json_file, setting="--json"):
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return int(ExitCode.OK if result.is_good else ExitCode.UNACCOUNTED)
 
 
 def _list_kinds() -> int:

@@ -25,6 +25,7 @@ def export(
     `from_pretrained` and vLLM load the result.
     """
     from ops.export import export_version, published_versions
+    from ops.outputs import check_folder
     from ops.replay.select import parse_version
     from ops.replay.sources import KafkaSource
     from schemas.errors import SettingsError
@@ -32,6 +33,7 @@ def export(
     wanted = None if version_text is None else parse_version(version_text)
     if version_text is not None and wanted is None:
         raise click.UsageError(f"--version {version_text!r} is not lineage.step, such as 1.30")
+    check_folder(target, setting="DIR")
     settings = saved_settings(run, runs_dir=runs_dir)
     if settings is None:
         raise SettingsError(

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ops.replay.select import Selection
     from ops.replay.show import View
     from ops.replay.sources import KafkaSource
+    from topics.catalog import Topic
+    from topics.kafka.raw import RawRecord
 
 
 @click.command()
@@ -50,6 +53,7 @@ def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **gi
     options = _Options(given)
     selection = options.selection()
     options.check_one_target(selection)
+    options.check_outputs()
     to_topic, to_run, to_dump = options.text("to_topic"), options.text("to_run"), options.path("to_dump")
     role = "reader" if to_topic is None and to_run is None else "admin"
     log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir, role=role)
@@ -136,20 +140,49 @@ class _Options:
         if self._given["limit"] is not None and given and given != ["jsonl"]:
             raise click.UsageError("--limit goes with the terminal and --jsonl only")
 
+    def check_outputs(self) -> None:
+        """See that the file or folder can be written.
+
+        Raises:
+            SettingsError: it cannot.
+        """
+        from ops.outputs import check_file, check_folder
+
+        jsonl, to_dump = self.path("jsonl"), self.path("to_dump")
+        if jsonl is not None:
+            check_file(jsonl, setting="--jsonl")
+        if to_dump is not None:
+            check_folder(to_dump, setting="--to-dump")
+
 
 def _show(source: KafkaSource, selection: Selection, *, options: _Options) -> None:
+    from ops.outputs import STANDARD_OUTPUT, writing
     from ops.replay.replay import selected
+
+    jsonl = options.path("jsonl")
+    records = itertools.islice(selected(source, selection), options.number("limit"))
+    if jsonl is None or str(jsonl) == STANDARD_OUTPUT:
+        with click.open_file(STANDARD_OUTPUT, "wb") as out:
+            count = _write(records, out, options=options)
+    else:
+        with writing(jsonl, setting="--jsonl"):
+            jsonl.parent.mkdir(parents=True, exist_ok=True)
+            with jsonl.open("wb") as out:
+                count = _write(records, out, options=options)
+    click.echo(f"{count} records", err=True)
+
+
+def _write(records: Iterator[tuple[Topic, RawRecord]], out: IO[bytes], *, options: _Options) -> int:
     from ops.replay.show import json_line, lines_of
 
-    jsonl, count = options.path("jsonl"), 0
-    with click.open_file("-" if jsonl is None else str(jsonl), "wb") as out:
-        for topic, record in itertools.islice(selected(source, selection), options.number("limit")):
-            lines = lines_of(topic, record, view=options.view()) if jsonl is None else ()
-            out.write(
-                json_line(topic, record) if jsonl is not None else "".join(f"{line}\n" for line in lines).encode()
-            )
-            count += 1
-    click.echo(f"{count} records", err=True)
+    as_json, view, count = options.path("jsonl") is not None, options.view(), 0
+    for topic, record in records:
+        if as_json:
+            out.write(json_line(topic, record))
+        else:
+            out.write("".join(f"{line}\n" for line in lines_of(topic, record, view=view)).encode())
+        count += 1
+    return count
 
 
 def _dump(source: KafkaSource, folder: Path) -> None:

@@ -28,6 +28,7 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     from ops.addresses import resolve
     from ops.audit.run import audit_run
     from ops.launch import SETTINGS_FILE
+    from ops.outputs import check_folder, writing
     from ops.report.write import REPORT_FILE, write_report
     from ops.run_file import load_saved
     from ops.wiring import open_log
@@ -40,11 +41,13 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     run_file = load_saved(runs_dir / name / SETTINGS_FILE)
     if kafka is not None:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
+    check_folder(run_file.run.folder, setting="run.dir")
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=READER)
     log.connect(deadline=Deadline.after(CONNECT_S))
     audit = audit_run(log, run_file=run_file)
-    summary = write_report(log, run_file=run_file, audit=audit, wall_s=None)
+    with writing(run_file.run.folder, setting="run.dir"):
+        summary = write_report(log, run_file=run_file, audit=audit, wall_s=None)
     click.echo(summary.text())
     click.echo(f"report: {run_file.run.folder / REPORT_FILE}")
     return 0

@@ -67,7 +67,8 @@ def up(
     stages = _stages(only)
     _end_in_order_when_asked()
     from ops.launch import launch
-    from ops.run_checks import check_named, check_run
+    from ops.named_checks import check_named
+    from ops.run_checks import check_run
     from ops.run_file import load_run_file
 
     run_file = load_run_file(config, overrides=overrides)

@@ -16,8 +16,11 @@ def token(file: Path) -> None:
 
     Copy it to every host of the run, and name it in weights.token_file there.
     """
+    from ops.outputs import check_file, writing
     from pipeline.weights.tokens import load_or_create_token
 
-    is_new = not file.exists()
-    load_or_create_token(file)
+    check_file(file, setting="FILE")
+    with writing(file, setting="FILE"):
+        is_new = not file.exists()
+        load_or_create_token(file)
     click.echo(f"{file} {'holds a new token' if is_new else 'has a token already; it was left as it is'}")

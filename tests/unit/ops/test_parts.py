@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ops.cli.main import cli
-from ops.run_checks import check_named
+from ops.named_checks import check_named
 from ops.run_ends import PartEnd
 from ops.run_file import load_run_file
 from ops.supervisor.settings import SupervisorSettings

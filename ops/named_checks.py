@@ -1,0 +1,92 @@
+"""What the settings name, looked at before anything starts: files, folders, plug-ins, packages, credentials.
+
+Role: behind `rlweave up`, and all that `up --check` does beside `ops.run_checks`.
+Data in: a `RunFile` and the stages that run here; each looks only at what it needs. Data out: nothing, or an error.
+Invariants: nothing is connected to, and what is looked at is left as it was; users' plug-ins are imported.
+Failure: `SettingsError`, `PluginError` or `WeightsError` naming the setting, the same that the stage would end with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from consumers.rewards.opening import open_plugin
+from consumers.scheduler.stage import load_policy
+from ops.addresses import LOCAL, WITHOUT
+from ops.outputs import check_file, check_folder
+from ops.run_file import RunFile
+from ops.wiring import SINGLE_STAGES
+from pipeline.credentials import client_config, redis_client
+from pipeline.engines.backends import check_backend
+from pipeline.sources import open_source
+from pipeline.weights.tls import client_context, server_context
+from pipeline.weights.tokens import run_token
+from schemas.errors import SettingsError
+from topics.access import ADMIN, READER
+
+
+def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """See that all that these stages need is there.
+
+    Raises:
+        SettingsError, PluginError, WeightsError: something is not, or cannot be opened.
+    """
+    check_folder(run_file.run.folder, setting="run.dir")
+    _check_credentials(run_file, stages=stages)
+    if "learner" in stages or "rollout" in stages:
+        check_model(run_file)
+    if "learner" in stages:
+        _check_learner(run_file)
+    if "rollout" in stages:
+        check_backend(run_file.rollout.engine)
+    for reward in run_file.rewards.values() if "reward" in stages else ():
+        opened = open_plugin(reward)
+        if opened is not None:
+            opened.pool.close()
+    if "scheduler" in stages:
+        load_policy(run_file.scheduler.policy)
+    if "prompts" in stages:
+        open_source(run_file.prompts.source, seed=run_file.run.seed)
+
+
+def check_model(run_file: RunFile) -> None:
+    """See that the model is there: without it learner and rollouts would be started again and again in vain.
+
+    Raises:
+        SettingsError: it is no directory with a configuration.
+    """
+    path = run_file.model.path
+    if not (path / "config.json").is_file():
+        raise SettingsError(
+            f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
+            hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
+        )
+
+
+def launcher_role(stages: Sequence[str]) -> str:
+    """Whose user `rlweave up` is: a part that cannot have made the topics needs no right to."""
+    return ADMIN if SINGLE_STAGES & set(stages) else READER
+
+
+def _check_learner(run_file: RunFile) -> None:
+    learner = run_file.learner
+    if learner.oracle_file is not None:
+        check_file(learner.oracle_file, setting="learner.oracle_file")
+    if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
+        open_source(learner.cloning.source, seed=run_file.run.seed)
+
+
+def _check_credentials(run_file: RunFile, *, stages: Sequence[str]) -> None:
+    """Users, passwords, certificates and tokens that are in files; those of local services are made by them."""
+    if run_file.kafka.bootstrap != LOCAL:
+        for role in (launcher_role(stages), *stages):
+            client_config(run_file.kafka, role=role)
+    if run_file.redis.url not in (LOCAL, WITHOUT):
+        redis_client(run_file.redis)
+    weights = run_file.weights
+    if weights.token_file is not None:
+        run_token(run_file.run.folder, token_file=weights.token_file)
+    if "peer" in stages:
+        server_context(cert=weights.tls_cert, key=weights.tls_key)
+    if weights.tls_ca is not None:
+        client_context(ca=weights.tls_ca)

@@ -1,0 +1,96 @@
+"""What the settings name is looked at before anything starts, by `up` and by `up --check`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ops.cli.main import cli
+from schemas.errors import RlweaveError
+from tests.unit.ops.test_run_file import MINIMAL
+
+TASK = '{"question": "1 + 1", "answer": "2"}\n'
+SASL = ["kafka.security=sasl_plaintext", "kafka.bootstrap=127.0.0.1:1"]
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run file and all that it names."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_PEER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    Path("run.toml").write_text(MINIMAL)
+    Path("tasks.jsonl").write_text(TASK)
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("broken.py").write_text("engine = 3\n")
+    return tmp_path
+
+
+def refusal(*overrides: str, check: bool = True, only: str | None = None) -> str:
+    arguments = ["up", "--config", "run.toml", *(["--check"] if check else []), *(["--only", only] if only else [])]
+    said = CliRunner().invoke(cli, [*arguments, *(part for each in overrides for part in ("--set", each))])
+    if said.exit_code == 0:
+        return ""
+    assert isinstance(said.exception, RlweaveError), said
+    return f"{said.exception.message} | {said.exception.hint}"
+
+
+def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
+    before = sorted(desk.rglob("*"))
+    assert refusal() == ""
+    assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["rollout.engine=tourch"], ["no plug-in 'tourch'", "rlweave.engines", "built in: http, scripted, torch"]),
+        (["rollout.engine=broken.py:engine"], ["'broken.py:engine' is a int, not a Backend", "takes BackendSettings"]),
+        (["run.dir=run.toml"], ["run.dir: run.toml/little cannot be written", "is a file, not a folder"]),
+        (["run.dir=/proc/rlweave-no"], ["run.dir: /proc/rlweave-no/little cannot be written"]),
+        ([*SASL, "kafka.user=me", "kafka.password_file=gone"], ["kafka.password_file: gone cannot be read"]),
+        ([*SASL, "kafka.credentials_dir=gone"], ["kafka.credentials_dir: gone/admin.user cannot be read"]),
+        ([*SASL], ["needs a user, and none is given"]),
+        (["kafka.bootstrap=127.0.0.1:1", "kafka.security=ssl", "kafka.ca_file=gone"], ["kafka.ca_file: gone"]),
+        (["redis.url=redis://127.0.0.1:1", "redis.password_file=gone"], ["redis.password_file: gone cannot be read"]),
+        (["weights.token_file=gone"], ["weights.token_file = gone cannot be read"]),
+        (["weights.tls_cert=gone"], ["tls_cert gone cannot be read"]),
+        (["weights.tls_ca=gone"], ["tls_ca gone cannot be read"]),
+        (["scheduler.policy=clever"], ["no plug-in 'clever'", "built in: static"]),
+        (["learner.oracle_file=/proc/rlweave-no"], ["learner.oracle_file: /proc/rlweave-no cannot be written"]),
+        (["learner.cloning.num_steps=1", "learner.cloning.source.files=['gone.jsonl']"], ["gone.jsonl"]),
+    ],
+)
+def test_what_is_not_there_is_named(overrides: list[str], parts: list[str], check: bool, desk: Path) -> None:
+    before = sorted(desk.rglob("*"))
+    said = refusal(*overrides, check=check)
+    assert all(part in said for part in parts), said
+    assert sorted(desk.rglob("*")) == before, "something was started or written"
+
+
+def test_an_engine_whose_package_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "needs the package vllm, which is not installed | install rlweave[vllm]" in refusal("rollout.engine=vllm")
+    assert "needs the package torch, which is not installed" in refusal()
+
+
+def test_credentials_are_those_of_the_stages_that_run_here() -> None:
+    folder = Path("users")
+    folder.mkdir()
+    for role in ("reader", "rollout"):
+        for kind in ("user", "password"):
+            (folder / f"{role}.{kind}").touch(mode=0o600)
+            (folder / f"{role}.{kind}").write_text(role)
+    given = [*SASL, "kafka.credentials_dir=users"]
+    assert refusal(*given, only="rollout") == ""
+    assert "users/peer.user cannot be read" in refusal(*given, only="rollout,peer")
+    assert "users/admin.user cannot be read" in refusal(*given, only="rollout,scheduler")
+
+
+def test_a_part_needs_no_engine_of_another_machine() -> None:
+    assert refusal("rollout.engine=tourch", "scheduler.policy=clever", only="prompts") == ""
