@@ -34,6 +34,7 @@ REFRESH_S = 0.5
 TOLD = frozenset(
     {
         "breaker_opened",
+        "breaker_closed",
         "upstream_silent",
         "checkpoint_failed",
         "record_stuck",
@@ -75,6 +76,7 @@ class Progress:
         self._ledger: Reader | None = None
         self._ledger_ends: dict[TopicPartition, int] = {}  # at the start; empty: read that far
         self._live: Live | None = None
+        self._told: dict[str, str] = {}  # the last line about an instance
         self._shown_s = 0.0
         self._began_s = time.monotonic()
 
@@ -149,8 +151,12 @@ class Progress:
 
     def _tell(self, event: StageEvent) -> None:
         """Print what a person should know at once."""
-        if event.kind == "notice" and event.name in TOLD:
-            self.say(described(event))
+        if event.kind != "notice" or event.name not in TOLD:
+            return
+        line = described(event)
+        if self._told.get(event.instance) != line:  # a reward that fails at each new try says so once
+            self._told[event.instance] = line
+            self.say(line)
 
     def _dropped(self) -> str:
         """Of the whole run. `-` while the ledger has not been read to where it ended at the start."""

@@ -111,13 +111,15 @@ class Watch:
     def _tell_stuck(self, taken: Taken, *, now_s: float) -> None:
         at, sample = taken.envelope, taken.sample
         self._context.metrics.count("waits_over_limit", what="score")
+        waited_s = now_s - (taken.started_s if taken.started_s is not None else now_s)
+        text = f"reward {self._name} has had sample {sample.group}/{sample.member} for {waited_s:.0f} s without a score"
         self._context.events.notice(
             "record_stuck",
-            details={"topic": at.topic, "partition": str(at.partition), "reward": self._name},
+            details={"topic": at.topic, "partition": str(at.partition), "reward": self._name, "text": text},
             offset=at.offset,
             group=sample.group,
             member=sample.member,
-            waited_s=now_s - (taken.started_s if taken.started_s is not None else now_s),
+            waited_s=waited_s,
         )
 
     def _show_phase(self, scoring: Scoring, *, now_s: float) -> None:
