@@ -113,6 +113,7 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
             ends=ends,
             on_event=progress.say,
             each_turn=each_turn,
+            on_exit=progress.ended,
         )
         code = supervisor.run()
         if code == 0:

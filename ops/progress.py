@@ -1,15 +1,17 @@
 """Live progress of a run: a small panel on a terminal, plain lines elsewhere.
 
-Role: folds the `events` topic into what a person wants to know at a glance. Reads only; commits nothing.
-Data in: heartbeats and `step` notices. Data out: text.
+Role: shows what `ops.run_view` makes of the `events` topic and of the ledger. Reads only; commits nothing.
+Data in: heartbeats and notices from now on; the ledger from its beginning, a piece at each turn. Data out: text.
+Invariants: what others wrote (messages, names, errors) is shown as it is, never taken for markup or for controls.
 Failure: a broker that does not answer stops the picture, never the run.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -17,18 +19,22 @@ import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ops.run_file import RunFile
+from ops.run_view import Drops, ProcessView, RunView, quiet_after_s
 from schemas.errors import LogError
+from schemas.reasons import Result
 from schemas.records import StageEvent
-from topics.catalog import EVENTS
+from topics.catalog import EVENTS, LEDGER
 from topics.clock import Deadline
-from topics.log import Log, Reader, ReaderHooks, ReaderSettings
+from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, TopicPartition
 
 REFRESH_S = 0.5
 TOLD = frozenset(
     {
         "breaker_opened",
+        "breaker_closed",
         "upstream_silent",
         "checkpoint_failed",
         "record_stuck",
@@ -39,97 +45,22 @@ TOLD = frozenset(
     }
 )
 LINE_EVERY_S = 5.0
-SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process, or one per rank
 _POLL_S = 0.02
+_LAST_S = 2.0  # at most, for what was written before the end and is not read yet
+_HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 
 
-@dataclass
-class ProcessView:
-    """The last word of one process."""
-
-    stage: str
-    phase: str = ""
-    gauges: dict[str, float] = field(default_factory=dict)
-    beat_s: float = 0.0  # the process's own monotonic clock at its last heartbeat
-    tokens_per_s: float = 0.0
+def plain(text: str) -> Text:
+    """Text that is not ours, for the terminal: no markup, no emoji codes, no control characters."""
+    return Text("".join(mark if mark.isprintable() or mark in "\n\t" else "?" for mark in text))
 
 
-@dataclass
-class RunView:
-    """What is known of a run, from its events."""
-
-    processes: dict[str, ProcessView] = field(default_factory=dict)
-    last_step: dict[str, float] = field(default_factory=dict)
-    stopped: set[str] = field(default_factory=set)
-
-    def add(self, event: StageEvent) -> None:
-        """Fold one event; what an instance still sends after it said that it stopped is passed over."""
-        if event.instance in self.stopped:
-            return
-        if event.instance not in self.processes and event.stage in SINGLE:
-            self._succeed(event.instance)
-        view = self.processes.setdefault(event.instance, ProcessView(stage=event.stage))
-        if event.kind == "heartbeat":
-            self._beat(view, event)
-        elif event.kind == "phase_began":
-            view.phase = event.name
-        elif event.name == "step":
-            self.last_step = dict(event.gauges)
-        elif event.name == "stopped":
-            self.processes.pop(event.instance, None)
-            self.stopped.add(event.instance)
-
-    def _succeed(self, new: str) -> None:
-        """A seat of one process has a new one: the old one was killed, and can no longer say that it stopped."""
-        gone = [instance for instance in self.processes if _seat(instance) == _seat(new)]
-        for instance in gone:
-            del self.processes[instance]
-        self.stopped.update(gone)
-
-    def gauge(self, stage: str, name: str) -> float:
-        """Sum of a gauge over the processes of a stage; 0 when none has it."""
-        return sum(view.gauges.get(name, 0.0) for view in self.processes.values() if view.stage == stage)
-
-    @property
-    def lag_records(self) -> float:
-        """Readable records that consumer groups have not committed, summed, as the scheduler measured last."""
-        return sum(
-            value
-            for view in self.processes.values()
-            if view.stage == "scheduler"
-            for name, value in view.gauges.items()
-            if name.startswith("lag_records{")
-        )
-
-    @property
-    def dropped(self) -> float:
-        """Sample ids dropped or failed, as the learner counted since its start."""
-        return sum(
-            value
-            for view in self.processes.values()
-            for name, value in view.gauges.items()
-            if name.startswith("members_dropped{")
-        )
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Completion tokens made per second, over all rollout producers, between their last two heartbeats."""
-        return sum(view.tokens_per_s for view in self.processes.values())
-
-    @staticmethod
-    def _beat(view: ProcessView, event: StageEvent) -> None:
-        passed_s = event.monotonic_s - view.beat_s
-        made = event.gauges.get("tokens_generated", 0.0) - view.gauges.get("tokens_generated", 0.0)
-        if view.beat_s > 0 and passed_s > 0:
-            view.tokens_per_s = max(0.0, made / passed_s)
-        view.beat_s = event.monotonic_s
-        view.gauges = dict(event.gauges)
-        view.phase = event.details.get("phase", view.phase)
-
-
-def _seat(instance: str) -> str:
-    """What an instance is a process of: the stage, or one rank of the learner (`learner.1`)."""
-    return instance.partition("-")[0]
+def described(event: StageEvent) -> str:
+    """A notice in a line: the sentence it brings, or its name and details."""
+    if text := event.details.get("text"):
+        return text
+    details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value)
+    return f"{event.stage}: {event.name}: {details}"
 
 
 class Progress:
@@ -139,16 +70,21 @@ class Progress:
         self._log = log
         self._run_file = run_file
         self._quiet = quiet
-        self._view = RunView()
+        self._view = RunView(quiet_s=quiet_after_s(run_file.run.heartbeat_s))
+        self._drops = Drops()
         self._reader: Reader | None = None
+        self._ledger: Reader | None = None
+        self._ledger_ends: dict[TopicPartition, int] = {}  # at the start; empty: read that far
         self._live: Live | None = None
+        self._told: dict[str, str] = {}  # the last line about an instance
         self._shown_s = 0.0
         self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        hooks = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
-        self._reader = self._log.reader(ReaderSettings(topics=(EVENTS,), start="latest"), hooks=hooks)
+        self._reader = self._log.reader(ReaderSettings(topics=(EVENTS,), start="latest"), hooks=_HOOKS)
         self._reader.poll(1, deadline=Deadline.after(_POLL_S))  # fixes where "latest" is
+        self._ledger = self._log.reader(ReaderSettings(topics=(LEDGER,)), hooks=_HOOKS)
+        self._ledger_ends = self._ledger.end_positions()
         if sys.stdout.isatty() and not self._quiet:
             self._live = Live(self._table(), console=Console(), refresh_per_second=4, transient=False)
             self._live.start()
@@ -157,16 +93,18 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._take_last()
         self.turn(force=True)
         if self._live is not None:
             self._live.stop()
-        if self._reader is not None:
-            self._reader.close()
+        for reader in (self._reader, self._ledger):
+            if reader is not None:
+                reader.close()
 
     def say(self, line: str) -> None:
         """Print a line for people."""
         if self._live is not None:
-            self._live.console.print(line)
+            self._live.console.print(plain(line))
         else:
             click.echo(line)
 
@@ -183,22 +121,50 @@ class Progress:
         elif not self._quiet:
             click.echo(self._line())
 
-    def _take_in(self) -> None:
-        if self._reader is None:
-            return
-        try:
-            for envelope in self._reader.poll(500, deadline=Deadline.after(_POLL_S)):
-                if isinstance(envelope.record, StageEvent):
-                    self._view.add(envelope.record)
-                    self._tell(envelope.record)
-        except LogError:
-            return
+    def ended(self, stage: str, pid: int) -> None:
+        """A process that was started here has ended: it is shown no more."""
+        self._take_in()
+        self._view.ended(stage, host=socket.gethostname(), pid=pid)
+
+    def _take_in(self) -> int:
+        """Fold what is new; returns how many records that were."""
+        num = 0
+        for envelope in _read(self._reader):
+            num += 1
+            if isinstance(envelope.record, StageEvent):
+                self._view.add(envelope.record, heard_s=time.monotonic())
+                self._tell(envelope.record)
+        for envelope in _read(self._ledger):
+            num += 1
+            self._drops.add(envelope.record)
+        if self._ledger is not None and self._ledger_ends:
+            at = self._ledger.positions()
+            if all(at.get(place, 0) >= end for place, end in self._ledger_ends.items()):
+                self._ledger_ends = {}
+        return num
+
+    def _take_last(self) -> None:
+        """Read on until nothing comes: the last step and the last drops belong to the picture that stays."""
+        deadline = Deadline.after(_LAST_S)
+        while self._take_in() and not deadline.expired:
+            continue
 
     def _tell(self, event: StageEvent) -> None:
         """Print what a person should know at once."""
-        if event.kind == "notice" and event.name in TOLD:
-            details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value)
-            self.say(f"{event.stage}: {event.name}: {details}")
+        if event.kind != "notice" or event.name not in TOLD:
+            return
+        line = described(event)
+        if self._told.get(event.instance) != line:  # a reward that fails at each new try says so once
+            self._told[event.instance] = line
+            self.say(line)
+
+    def _dropped(self) -> str:
+        """Of the whole run. `-` while the ledger has not been read to where it ended at the start."""
+        if self._ledger is None or self._ledger_ends:
+            return "-"
+        failed = self._drops.num(Result.FAILED)
+        ids = f"{self._drops.num(Result.DROPPED)} ids"
+        return f"{ids}, {failed} failed" if failed else ids
 
     def _numbers(self) -> dict[str, str]:
         view, last = self._view, self._view.last_step
@@ -208,10 +174,10 @@ class Progress:
             "step": f"{last['step']:.0f} of {run.max_steps}" if last else f"- of {run.max_steps}",
             "reward": f"{last['reward_mean']:.3f}" if last else "-",
             "age": f"mean {last['age_mean']:.2f}, max {last['age_max']:.0f} ({bound})" if last else "-",
-            "dropped": f"{view.dropped:.0f} ids",
+            "dropped": self._dropped(),
             "open groups": f"{view.gauge('learner', 'open_groups'):.0f} of {run.credit_groups}",
             "lag": f"{view.lag_records:.0f} records",
-            "tokens/s": f"{view.tokens_per_s:.0f}",
+            "tokens/s": f"{view.tokens_per_s(time.monotonic()):.0f}",
         }
 
     def _line(self) -> str:
@@ -225,9 +191,25 @@ class Progress:
         )
 
     def _table(self) -> Table:
-        table = Table(title=f"run {self._run_file.run.name}", title_justify="left", show_header=False, box=None)
+        title = plain(f"run {self._run_file.run.name}")
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
         for name, value in self._numbers().items():
-            table.add_row(name, value)
-        for instance, view in sorted(self._view.processes.items(), key=lambda item: (item[1].stage, item[0])):
-            table.add_row(view.stage, f"{view.phase}  {instance}")
+            table.add_row(plain(name), plain(value))
+        now_s = time.monotonic()
+        for view in self._view.shown(now_s):
+            table.add_row(plain(view.name), plain(f"{self._doing(view, now_s)}  {view.instance}"))
         return table
+
+    def _doing(self, view: ProcessView, now_s: float) -> str:
+        silent_s = self._view.silent_s(view, now_s)
+        return view.phase if silent_s is None else f"not heard for {silent_s:.0f} s"
+
+
+def _read(reader: Reader | None) -> Iterator[Envelope]:
+    """What a reader has; nothing when the broker does not answer."""
+    if reader is None:
+        return
+    try:
+        yield from reader.poll(500, deadline=Deadline.after(_POLL_S))
+    except LogError:
+        return

@@ -60,6 +60,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
     context = replace(context_of(log, run_file, request=request), stop=stop)
+    context.events.labels = labels_of(request, reward=reward)
     if run_file.kafka.security != "plaintext":
         log.check_access(access_of(run_file, request.stage))
     log.admin().ensure_topics()
@@ -85,6 +86,12 @@ def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageCo
     rank = str(request.slot)
     instance = new_instance(f"{request.stage}.{rank}")
     return make_context(log, run=run_file.run, stage=request.stage, instance=instance, labels={"rank": rank})
+
+
+def labels_of(request: StageRequest, *, reward: str | None) -> dict[str, str]:
+    """What the process says of itself with each heartbeat: which of several it is."""
+    slot = {"slot": str(request.slot)}
+    return slot if reward is None else {**slot, "reward": reward}
 
 
 def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str | None]:

@@ -2,15 +2,16 @@
 
 Role: find, describe and delete runs.
 Data in: topic names, the ends of their events and ledgers, folders with saved settings. Data out: `RunSeen`.
-Invariants: only the ends of topics are read, so listing is quick whatever a run's size; a run that shows signs of life
-is not deleted. Liveness for `delete` is judged by watching its events arrive, not by anyone's clock.
+Invariants: only the ends of topics are read, so listing is quick whatever a run's size; a run whose processes have all
+said that they stopped is not called running; a run that shows signs of life is not deleted. Liveness for `delete` is
+judged by watching its events arrive, not by anyone's clock.
 Failure: `RunAlive`, `RunNotFound`, errors of the log.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -149,26 +150,27 @@ def _describe(
     log: RawLog, name: str, *, counts: dict[str, int], num_topics: int, folder: Path | None, now_ms: int
 ) -> RunSeen:
     at, sealed = _progress(log, name, num_partitions=counts.get(full_name(name, LEDGER), 0))
-    last = _last_event_ms(log, name, num_partitions=counts.get(full_name(name, EVENTS), 0))
+    events = tail(log, name, topic=EVENTS, num_partitions=counts.get(full_name(name, EVENTS), 0))
+    last, at_work_ms = last_heard_ms(events)
     return RunSeen(
         name=name,
         topics=num_topics,
         folder=folder,
         lineage=at[0],
         step=at[1],
-        state=_state(num_topics, sealed=sealed, last_ms=last, now_ms=now_ms),
+        state=_state(num_topics, sealed=sealed, last_ms=last, silent_ms=now_ms - at_work_ms),
         last_unix_ms=last,
     )
 
 
-def _state(num_topics: int, *, sealed: bool, last_ms: int | None, now_ms: int) -> State:
+def _state(num_topics: int, *, sealed: bool, last_ms: int | None, silent_ms: int) -> State:
     if num_topics == 0:
         return "folder only"
     if sealed:
         return "finished"
     if last_ms is None:
         return "no events"
-    return "running" if now_ms - last_ms < _RECENT_MS else "stopped"
+    return "running" if silent_ms < _RECENT_MS else "stopped"
 
 
 def _progress(log: RawLog, name: str, *, num_partitions: int) -> tuple[tuple[int, int], bool]:
@@ -186,6 +188,22 @@ def _progress(log: RawLog, name: str, *, num_partitions: int) -> tuple[tuple[int
     return at, 0 < sealed == at[0]
 
 
-def _last_event_ms(log: RawLog, name: str, *, num_partitions: int) -> int | None:
-    events = tail(log, name, topic=EVENTS, num_partitions=num_partitions, num_offsets=5)
-    return max((unix_ms for record, unix_ms in events if isinstance(record, StageEvent)), default=None)
+def last_heard_ms(events: Iterable[tuple[Record | None, int]]) -> tuple[int | None, int]:
+    """When a run was last heard of.
+
+    Args:
+        events: the end of the topic, with times in Unix milliseconds. The last word of a process that stops comes
+            after all its others, so the end tells who has stopped.
+
+    Returns: times of the newest event, None if there is none, and of the newest one of a process that has not said that
+    it stopped, 0 if there is none.
+    """
+    newest: dict[str, int] = {}  # by instance
+    stopped: set[str] = set()
+    for record, unix_ms in events:
+        if isinstance(record, StageEvent):
+            newest[record.instance] = max(newest.get(record.instance, 0), unix_ms)
+            if (record.kind, record.name) == ("notice", "stopped"):
+                stopped.add(record.instance)
+    at_work = (unix_ms for instance, unix_ms in newest.items() if instance not in stopped)
+    return max(newest.values(), default=None), max(at_work, default=0)

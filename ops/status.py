@@ -2,8 +2,9 @@
 
 Role: folds the end of the `events` topic, the ledger and the groups' offsets into one picture.
 Data in: a broker and a run name. Data out: `RunStatus`.
-Invariants: unknown lag is None and shown as unknown, never as 0; ages compare the broker's record times with this
-machine's clock, for people only, and never go below 0.
+Invariants: a process that said nothing for several heartbeats is not shown as at work; unknown lag is None and shown
+as unknown, never as 0; ages compare the broker's record times with this machine's clock, for people only, and never go
+below 0.
 Failure: `RunNotFound`, errors of the log.
 """
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ops.replay.sources import KafkaSource, decode
+from ops.run_view import quiet_after_s, slot_key
 from ops.runs import tail
 from pipeline.history import LedgerView
 from schemas.errors import CodecError
@@ -22,6 +25,9 @@ from topics.kafka.raw import RawLog
 from topics.lag import partition_lag
 
 EVENTS_LOOKED_AT = 5_000  # at the end of the topic
+Standing = Literal[
+    "at work", "not heard", "gone", "stopped"
+]  # gone: not heard, and it has a successor or the run ended
 KEY_GAUGES: Mapping[str, tuple[str, ...]] = {
     "prompts": ("groups_admitted", "open_groups", "credit_groups"),
     "rollout": ("running_sequences", "free_slots", "versions_behind"),
@@ -38,9 +44,21 @@ class ProcessStatus:
     instance: str
     phase: str = ""
     heartbeat_unix_ms: int | None = None  # None: none was seen
+    heard_unix_ms: int = 0  # its newest event of any kind
+    labels: Mapping[str, str] = field(default_factory=dict)  # what it says of itself with each heartbeat
     version: Version | None = None
     gauges: Mapping[str, float] = field(default_factory=dict)
     stopped: bool = False
+
+    @property
+    def name(self) -> str:
+        """The stage, and the reward's name."""
+        return f"{self.stage} {self.labels.get('reward', '')}".rstrip()
+
+    @property
+    def slot(self) -> tuple[str, ...] | None:
+        """See `ops.run_view.slot_key`."""
+        return slot_key(self.stage, instance=self.instance, labels=self.labels)
 
     def key_gauges(self) -> dict[str, float]:
         """The gauges that say most about this stage."""
@@ -69,6 +87,23 @@ class RunStatus:
     num_closed: int
     num_prompts: int
     sealed: bool
+    quiet_s: float  # silence after which a process counts as not heard
+
+    def standing(self, process: ProcessStatus, *, now_ms: int) -> Standing:
+        """Whether a process is at work, as far as its events tell."""
+        if process.stopped:
+            return "stopped"
+        if not self._is_quiet(process, now_ms):
+            return "at work"
+        newer = (
+            each
+            for each in self.processes
+            if each.slot == process.slot is not None and each.heard_unix_ms > process.heard_unix_ms
+        )
+        return "gone" if self.sealed or any(newer) else "not heard"
+
+    def _is_quiet(self, process: ProcessStatus, now_ms: int) -> bool:
+        return now_ms - process.heard_unix_ms > self.quiet_s * 1000
 
     @property
     def num_open(self) -> int:
@@ -76,8 +111,13 @@ class RunStatus:
         return max(0, self.num_prompts - self.num_closed)
 
 
-def status_of(log: RawLog, run: str) -> RunStatus:
+def status_of(log: RawLog, run: str, *, heartbeat_s: float = 1.0) -> RunStatus:
     """The present state of a run.
+
+    Args:
+        log: a broker.
+        run: its name.
+        heartbeat_s: time between two heartbeats of a process.
 
     Raises:
         RunNotFound: it has no topics.
@@ -94,12 +134,14 @@ def status_of(log: RawLog, run: str) -> RunStatus:
         num_closed=view.num_closed,
         num_prompts=_num_prompts(log, run, num_partitions=counts.get(full_name(run, PROMPTS), 0)),
         sealed=view.sealed is not None,
+        quiet_s=quiet_after_s(heartbeat_s),
     )
 
 
 def fold_event(processes: dict[str, ProcessStatus], event: StageEvent) -> None:
     """Take one event; those of an instance in their order."""
     process = processes.setdefault(event.instance, ProcessStatus(stage=event.stage, instance=event.instance))
+    process.heard_unix_ms = max(process.heard_unix_ms, event.unix_ms)
     if event.version is not None:
         process.version = event.version
     if event.kind == "phase_began":
@@ -107,6 +149,7 @@ def fold_event(processes: dict[str, ProcessStatus], event: StageEvent) -> None:
     elif event.kind == "heartbeat":
         process.heartbeat_unix_ms = event.unix_ms
         process.gauges = event.gauges
+        process.labels = event.details
         process.phase = event.details.get("phase", process.phase)
     elif event.kind == "notice" and event.name == "stopped":
         process.stopped = True

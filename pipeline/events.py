@@ -60,8 +60,14 @@ class Events:
         self._send("phase_began", name)
 
     def notice(self, name: str, *, details: Mapping[str, str] | None = None, **gauges: float) -> None:
-        """Say that something worth knowing happened, with numbers (`gauges`) and words (`details`)."""
-        _log.info("%s %s %s", name, dict(details or {}), gauges)
+        """Say that something worth knowing happened, with numbers (`gauges`) and words (`details`).
+
+        The detail `text` is a sentence for people: where there is one, it alone is logged.
+        """
+        if details is not None and "text" in details:
+            _log.info("%s", details["text"])
+        else:
+            _log.info("%s %s %s", name, dict(details or {}), gauges)
         self._send("notice", name, gauges=gauges, details=details)
 
     def heartbeat(self) -> None:

@@ -35,7 +35,17 @@ class Breaker:
     @property
     def failure_share(self) -> float:
         """Failed samples among those looked back on, 0 to 1."""
-        return sum(self._window) / len(self._window) if self._window else 0.0
+        return self.num_failed / self.num_seen if self._window else 0.0
+
+    @property
+    def num_seen(self) -> int:
+        """Samples looked back on."""
+        return len(self._window)
+
+    @property
+    def num_failed(self) -> int:
+        """Failed ones among them."""
+        return sum(self._window)
 
     def state(self, now_s: float) -> BreakerState:
         """The state at `now_s`."""

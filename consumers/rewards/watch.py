@@ -7,15 +7,17 @@ Invariants: one event per change of the breaker, one per stuck sample.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 
-from consumers.rewards.breaker import BreakerState
+from consumers.rewards.breaker import Breaker, BreakerState
 from consumers.rewards.pool import Job, Taken
 from consumers.rewards.scoring import Scoring
 from consumers.rewards.settings import RewardSettings
 from pipeline.stage import TURN_S, StageContext
 
 STUCK_CHECK_S = 0.5
+_TEXT_CHARS = 200  # of a plug-in's error in a line for people
 _SAID = {
     BreakerState.OPEN: "breaker_opened",
     BreakerState.HALF_OPEN: "breaker_half_open",
@@ -32,13 +34,19 @@ class Watch:
         self._required = not settings.is_shadow
         self._check_s = min(STUCK_CHECK_S, settings.stuck_after_s)
         self._breaker_open = False
-        self.last_failure = ""  # of the newest failed sample, as the Reward record says it
+        self._last_failure = ""
+        self._failures: deque[str] = deque(maxlen=settings.breaker_window)  # the newest, as Reward records say them
         self._busy_s = self._checked_s = context.clock.monotonic()
 
     def begin(self) -> None:
         """The plug-in is loaded and samples may come."""
         self._context.metrics.gauge("breaker_open", 0)
         self._context.events.enter("waiting_for_samples")
+
+    def failed(self, group: int, failure: str) -> None:
+        """A sample got no value."""
+        self._last_failure = f"group {group}: {failure}"
+        self._failures.append(failure)
 
     def lost_process(self, why: str, jobs: Sequence[Job]) -> None:
         """A process that scored was killed, or died: with it go the calls it had begun, which are tried again."""
@@ -82,22 +90,36 @@ class Watch:
             details={
                 "reward": self._name,
                 "required": str(self._required).lower(),
-                "last_failure": self.last_failure if opened else "",
+                "last_failure": self._last_failure if opened else "",
+                "text": self._text(state, scoring.breaker),
             },
             failure_share=scoring.breaker.failure_share,
         )
         self._context.events.heartbeat()  # the scheduler acts on the gauge: do not let it wait for the next one
 
+    def _text(self, state: BreakerState, breaker: Breaker) -> str:
+        """What changed, in a sentence."""
+        if state is BreakerState.CLOSED:
+            return f"reward {self._name} scores again"
+        if state is BreakerState.HALF_OPEN:
+            return f"reward {self._name} waits for a sample to try again with"
+        most = [" ".join(failure.split()) for failure, _ in Counter(self._failures).most_common(1)]
+        why = "".join(f"; most often: {failure:.{_TEXT_CHARS}}" for failure in most)
+        share = f"{breaker.num_failed} of its last {breaker.num_seen} samples failed ({breaker.failure_share:.0%})"
+        return f"reward {self._name} is paused: {share}{why}"
+
     def _tell_stuck(self, taken: Taken, *, now_s: float) -> None:
         at, sample = taken.envelope, taken.sample
         self._context.metrics.count("waits_over_limit", what="score")
+        waited_s = now_s - (taken.started_s if taken.started_s is not None else now_s)
+        text = f"reward {self._name} has had sample {sample.group}/{sample.member} for {waited_s:.0f} s without a score"
         self._context.events.notice(
             "record_stuck",
-            details={"topic": at.topic, "partition": str(at.partition), "reward": self._name},
+            details={"topic": at.topic, "partition": str(at.partition), "reward": self._name, "text": text},
             offset=at.offset,
             group=sample.group,
             member=sample.member,
-            waited_s=now_s - (taken.started_s if taken.started_s is not None else now_s),
+            waited_s=waited_s,
         )
 
     def _show_phase(self, scoring: Scoring, *, now_s: float) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ import click
 from ops.cli.common import ago, broker_options, json_flag, open_raw_log, run_option, saved_settings
 
 if TYPE_CHECKING:
-    from ops.status import GroupLag, ProcessStatus, RunStatus
+    from ops.status import GroupLag, ProcessStatus, RunStatus, Standing
+
+_ENDED = ("stopped", "gone")  # standings
 
 
 @click.command()
 @run_option
-@click.option("--all", "show_all", is_flag=True, help="Show processes that have stopped, too.")
+@click.option("--all", "show_all", is_flag=True, help="Show processes that have stopped or are gone, too.")
 @json_flag
 @broker_options
 def status(run: str, *, show_all: bool, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
@@ -28,8 +31,9 @@ def status(run: str, *, show_all: bool, as_json: bool, kafka: str | None, runs_d
     from ops.status import status_of
     from topics.clock import SystemClock
 
-    log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir)
-    seen = status_of(log, run)
+    settings = saved_settings(run, runs_dir=runs_dir)
+    log = open_raw_log(kafka, settings=settings, state_dir=state_dir)
+    seen = status_of(log, run) if settings is None else status_of(log, run, heartbeat_s=settings.run.heartbeat_s)
     now_ms = SystemClock().unix_ms()
     if as_json:
         click.echo(orjson.dumps(_values(seen, now_ms=now_ms), option=orjson.OPT_INDENT_2).decode())
@@ -44,25 +48,31 @@ def lines_of(seen: RunStatus, *, now_ms: int, show_all: bool) -> Iterator[str]:
     yield f"run {seen.run}: lineage {seen.lineage}, step {seen.step}, {state}"
     yield f"groups: {seen.num_prompts} admitted, {seen.num_closed} closed, {seen.num_open} open"
     yield ""
-    shown = [process for process in seen.processes if show_all or not process.stopped]
-    yield f"{'stage':<10} {'phase':<22} {'heartbeat':>10} {'version':>8}  instance"
+    standings = {process.instance: seen.standing(process, now_ms=now_ms) for process in seen.processes}
+    shown = [process for process in seen.processes if show_all or standings[process.instance] not in _ENDED]
+    yield f"{'stage':<14} {'phase':<20} {'heartbeat':>9} {'version':>8}  instance"
     for process in shown:
-        yield from _process(process, now_ms=now_ms)
+        yield from _process(process, standings[process.instance], now_ms=now_ms)
     if len(shown) < len(seen.processes):
-        yield f"({len(seen.processes) - len(shown)} stopped, --all shows them)"
+        counts = Counter[str](standings.values())
+        ended = ", ".join(f"{counts[word]} {word}" for word in _ENDED if counts[word])
+        yield f"({ended}; --all shows them)"
     yield ""
     yield f"{'topic':<16} {'lag':>12}  group"
     yield from (f"{lag.topic:<16} {_lag(lag):>12}  {lag.group}" for lag in seen.lag)
 
 
-def _process(process: ProcessStatus, *, now_ms: int) -> Iterator[str]:
+def _process(process: ProcessStatus, standing: Standing, *, now_ms: int) -> Iterator[str]:
     beat = "none" if process.heartbeat_unix_ms is None else ago(now_ms - process.heartbeat_unix_ms)
-    phase = "stopped" if process.stopped else process.phase
     version = "-" if process.version is None else str(process.version)
     gauges = " ".join(f"{name}={value:g}" for name, value in process.key_gauges().items())
-    yield f"{process.stage:<10} {phase:<22} {beat:>10} {version:>8}  {process.instance}"
+    doing = process.phase if standing == "at work" else standing
+    if standing == "not heard":
+        doing = f"not heard for {ago(now_ms - process.heard_unix_ms)}"
+        gauges = f"last: {process.phase} {gauges}"
+    yield f"{process.name:<14} {doing:<20} {beat:>9} {version:>8}  {process.instance}"
     if gauges:
-        yield f"{'':<10} {gauges}"
+        yield f"{'':<14} {gauges}"
 
 
 def _lag(lag: GroupLag) -> str:
@@ -79,9 +89,11 @@ def _values(seen: RunStatus, *, now_ms: int) -> dict[str, object]:
         "processes": [
             {
                 "stage": process.stage,
+                "reward": process.labels.get("reward"),
                 "instance": process.instance,
                 "phase": process.phase,
                 "stopped": process.stopped,
+                "standing": seen.standing(process, now_ms=now_ms),
                 "heartbeat_age_s": None
                 if process.heartbeat_unix_ms is None
                 else max(0.0, (now_ms - process.heartbeat_unix_ms) / 1000),

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ops.report.series import Bins
+from ops.run_view import pid_of
 from pipeline.history import Lineages
 from schemas.records import StageEvent, Version
 
@@ -140,9 +141,3 @@ class Activity:
         self.steps[version.step] = dict(event.gauges)
         last = self.last_step_unix_ms
         self.last_step_unix_ms = event.unix_ms if last is None else max(last, event.unix_ms)
-
-
-def pid_of(instance: str) -> int | None:
-    """The process id in an instance name, `stage-host-pid-xxxxxx`; None when there is none."""
-    parts = instance.rsplit("-", 2)
-    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None

@@ -55,6 +55,7 @@ class RunSummary:
         """A few lines for a person."""
         bound = "no bound" if self.staleness_bound is None else f"bound {self.staleness_bound}"
         age = "-" if self.max_trained_age is None else str(self.max_trained_age)
+        in_all = "" if self.wall_s is None else f"{shown(self.wall_s)} s in all, "
         return "\n".join(
             (
                 f"run {self.run}: {self.steps} steps, {self.num_processes} processes, {self.lineages} lineage(s)",
@@ -68,8 +69,7 @@ class RunSummary:
                 f"  age       at most {age} ({bound}); {shown(self.share_trained_at_age_1_or_more)} of the trained at "
                 "1 or more",
                 f"  weights   {self.weights_published} versions published",
-                f"  time      {shown(self.training_s)} s of training, {shown(self.wall_s)} s in all, "
-                f"{shown(self.tokens_per_s)} tokens/s",
+                f"  time      {shown(self.training_s)} s of training, {in_all}{shown(self.tokens_per_s)} tokens/s",
             )
         )
 

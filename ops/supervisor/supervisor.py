@@ -70,6 +70,7 @@ class Supervisor:
         ends: tells whether the run is complete, when the learner exits with 0, and whether every sample is scored.
         on_event: called with a line for people, and with the stage it concerns.
         each_turn: called once per loop turn, for progress.
+        on_exit: called with the stage and the pid of each process that was seen to end.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Supervisor:
         ends: RunEnds,
         on_event: Callable[[str], None],
         each_turn: Callable[[], None] = lambda: None,
+        on_exit: Callable[[str, int], None] = lambda _stage, _pid: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -89,6 +91,7 @@ class Supervisor:
         self._ends = ends
         self._on_event = on_event
         self._each_turn = each_turn
+        self._on_exit = on_exit
         self._units = {program.unit: Unit(settings) for program in programs if program.unit}
         self._kept = [
             _Kept(Slot(program, clock=clock), RestartPolicy(settings), unit=self._units.get(program.unit))
@@ -126,7 +129,7 @@ class Supervisor:
 
     def _turn(self) -> int | None:
         for kept in self._kept:
-            exit_code = kept.slot.poll()
+            exit_code = self._poll(kept.slot)
             if exit_code is not None:
                 ended = self._ended(kept, exit_code)
                 if ended is not None:
@@ -140,6 +143,12 @@ class Supervisor:
             if ended is not None:
                 return ended
         return None
+
+    def _poll(self, slot: Slot) -> int | None:
+        code = slot.poll()
+        if code is not None:
+            self._on_exit(slot.program.stage, slot.pids[-1])
+        return code
 
     def _unit_turn(self, unit: Unit) -> int | None:
         """While a unit falls: wait for its processes to end, kill those that do not, then start all again."""
@@ -196,6 +205,8 @@ class Supervisor:
                 slot.ask_to_stop()
             for slot in slots:
                 code = slot.wait_stopped(deadline=deadline)
+                if code is not None:
+                    self._on_exit(slot.program.stage, slot.pids[-1])
                 if code not in (None, 0):
                     self._on_event(f"{slot.program.name} stopped with code {code}; see {slot.program.log_file}")
 
@@ -211,6 +222,6 @@ class Supervisor:
     def _keep_rewards(self) -> None:
         """A reward consumer that dies while draining is started again at once."""
         for kept in self._kept:
-            if kept.slot.program.stage == "reward" and (kept.slot.poll() is not None or not kept.slot.alive):
+            if kept.slot.program.stage == "reward" and (self._poll(kept.slot) is not None or not kept.slot.alive):
                 kept.start_at_s = None
                 kept.slot.start()

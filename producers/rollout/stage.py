@@ -102,7 +102,7 @@ class RolloutStage:
         """
         context, settings = self._context, self._settings
         if self._setup.weights.domain:
-            context.events.labels = {"domain": self._setup.weights.domain}
+            context.events.labels = {**context.events.labels, "domain": self._setup.weights.domain}
         context.events.enter("waiting_for_weights")
         self._control.start(deadline=deadline)
         backend = self._open_backend()

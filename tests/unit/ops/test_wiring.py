@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ops.run_stage import StageRequest, context_of
+from ops.run_stage import StageRequest, context_of, labels_of
 from ops.wiring import StageChoice, build_stage, programs
 from schemas.errors import SettingsError
 from tests.unit.ops.test_run_checks import run_file
@@ -47,3 +48,9 @@ def test_a_rank_is_told_apart_by_its_name_and_by_a_label(tmp_path: Path) -> None
     labels = [dict(sample.labels) for family in context.metrics.registry.collect() for sample in family.samples]
     assert [each["rank"] for each in labels] == ["1"]
     assert context.metrics.snapshot() == {"step": 3.0}, "heartbeats carry it under its plain name"
+
+
+def test_a_process_says_which_slot_and_which_reward_it_is() -> None:
+    request = StageRequest(stage="reward", slot=1, reward=None, plugin=None, shadow=False)
+    assert labels_of(request, reward="sum") == {"slot": "1", "reward": "sum"}
+    assert labels_of(replace(request, stage="rollout"), reward=None) == {"slot": "1"}

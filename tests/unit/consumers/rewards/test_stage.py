@@ -95,7 +95,8 @@ def test_a_sample_whose_scorer_never_returns_is_named_and_holds_up_no_other(rig:
     turn_until(stage, lambda: bool(rig.events("record_stuck")))
     turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) == 4)
     (event,) = rig.events("record_stuck")
-    assert event.details == {"topic": "samples", "partition": "1", "reward": "math"}
+    assert event.details["text"].startswith("reward math has had sample 1/0 for ")
+    assert (event.details["topic"], event.details["partition"], event.details["reward"]) == ("samples", "1", "math")
     assert event.gauges["offset"] == 0
     assert event.gauges["group"] == 1
     assert event.gauges["waited_s"] >= 0.2
@@ -248,6 +249,7 @@ def test_the_breaker_stops_a_scorer_that_always_raises_and_lets_it_back(rig: Rig
     assert opened.details["required"] == "true"
     assert opened.details["last_failure"].endswith("RuntimeError: broken")
     assert opened.gauges["failure_share"] > 0.5
+    assert opened.details["text"].endswith(" of its last 10 samples failed (100%); most often: RuntimeError: broken")
     heartbeats = [event for event in read_all(rig.log, EVENTS) if isinstance(event, StageEvent)]
     assert any(event.gauges.get("breaker_open") == 1 for event in heartbeats)
     assert any(event.gauges.get(f"reward_weight{{reward=math,group={GROUP}}}") == 1.0 for event in heartbeats)

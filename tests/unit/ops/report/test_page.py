@@ -101,6 +101,14 @@ def test_a_report_made_again_keeps_the_duration_of_the_run(log: MemoryLog, tmp_p
     assert write_report(log, run_file=run_file, audit=None, wall_s=None).wall_s == 12.5
 
 
+def test_a_duration_that_nobody_measured_is_left_out(log: MemoryLog, tmp_path: Path) -> None:
+    """Of a run that was resumed, or never had a launcher."""
+    run_file = settings(log.run, folder=tmp_path)
+    text = write_report(log, run_file=run_file, audit=None, wall_s=None).text()
+    assert "time      10 s of training, 2.7 tokens/s" in text
+    assert "10 s of training, 12.5 s in all" in write_report(log, run_file=run_file, audit=None, wall_s=12.5).text()
+
+
 def test_without_matplotlib_the_summary_is_written_and_the_hint_names_the_extra(
     log: MemoryLog, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ class World:
     folder: Path
     programs: list[Program] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    exits: list[tuple[str, int]] = field(default_factory=list)  # stage and pid
     stop: StopSignal = field(default_factory=StopSignal)
     ends: Ends = field(default_factory=Ends)
 
@@ -102,6 +103,7 @@ class World:
             stop=self.stop,
             ends=self.ends,
             on_event=self.said.append,
+            on_exit=lambda stage, pid: self.exits.append((stage, pid)),
         )
 
 
@@ -142,6 +144,7 @@ def test_a_stage_that_dies_is_started_again_and_the_learners_end_ends_the_run(wo
     supervisor = world.supervisor()
     assert supervisor.run() == 0
     assert len(supervisor.pids["learner"]) == 3
+    assert world.exits == [(stage, pid) for stage in ("learner", "prompts") for pid in supervisor.pids[stage]]
     assert [line for line in world.said if "starting again in 0.05 s" in line]
     assert [line for line in world.said if "starting again in 0.1 s" in line]
     assert prompts.read_text() in ("stopped", "ready")  # it may not have come up so soon
