@@ -162,11 +162,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one() -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         prefix, folder, pid = holder.stdout.readline().decode().split()
+        assert len(_left(prefix)) == 2
         holder.kill()
         holder.wait(10)
     os.kill(int(pid), signal.SIGKILL)  # it was told to sleep, whoever lives
     _until(lambda: not Path(f"/proc/{pid}").exists(), f"the end of process {pid}")
-    assert len(_left(prefix)) == 2
     with open_lab(PLAN):
         assert _left(prefix) == []
         assert not Path(folder).exists()

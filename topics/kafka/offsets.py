@@ -132,6 +132,16 @@ def num_copies(topic: TopicMetadata) -> int:
     return min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
 
 
+def relearn(handle: AdminHandle, *, limit_s: float) -> None:
+    """A broker went or came back: ask for the cluster's metadata, within the limit or not at all.
+
+    The library does not by itself, for minutes: with a dead broker as controller, or stale leaders, in its cache it was
+    seen to answer "timed out waiting for controller", and FENCED_LEADER_EPOCH, to every request.
+    """
+    with suppress(KafkaException):
+        handle.client().list_topics(timeout=max(_LEAST_S, min(_RELEARN_S, limit_s)))
+
+
 class BrokerOffsets:
     """Asks the broker for offsets."""
 
@@ -183,18 +193,9 @@ class BrokerOffsets:
             except KafkaException as exception:
                 if deadline.expired or not is_transient(cause_of(exception)):
                     raise
-                self._relearn(deadline)
+                deadline.clock.wait(_RETRY_S)
+                relearn(self._handle, limit_s=deadline.remaining_s())
         return {}
-
-    def _relearn(self, deadline: Deadline) -> None:
-        """A broker went or came back, so partitions are led by others: find out by whom.
-
-        The library does not by itself: with stale leaders in its cache it was seen to answer FENCED_LEADER_EPOCH for
-        ever, until the cluster's metadata was asked for.
-        """
-        deadline.clock.wait(_RETRY_S)
-        with suppress(KafkaException):
-            self._handle.client().list_topics(timeout=max(_LEAST_S, min(_RELEARN_S, deadline.remaining_s())))
 
     def _ask(self, places: Sequence[Place], *, spec: OffsetSpec, timeout_s: float) -> dict[Place, int]:
         request = {TopicPartition(topic, partition): spec for topic, partition in places}
