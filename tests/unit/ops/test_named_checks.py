@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_PEER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of plug-ins: what is written is held against what was there
     Path("run.toml").write_text(MINIMAL)
     Path("tasks.jsonl").write_text(TASK)
     Path("model").mkdir()
