@@ -181,6 +181,8 @@ def test_an_engine_that_serves_nothing_of_use_needs_no_leave(
     world.publish(2, 0)
     world.command("publish", version=v(0, lineage=2), waves=(("x",), (name_of(stage),)), wave=0)
     until(stage, lambda: engine.version == v(0, lineage=2), what="leaving an abandoned branch")
+    turns(stage)
+    assert engine.version == v(0, lineage=2), "and it stays there"
 
 
 def test_an_older_version_is_loaded_with_leave_for_a_newer_one_and_not_without(

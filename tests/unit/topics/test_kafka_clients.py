@@ -61,4 +61,5 @@ def test_a_bad_batch_of_a_partition_that_is_begun_anew_is_forgotten(monkeypatch:
     made._unreadable[PLACE] = (5, KafkaError(KafkaError._BAD_COMPRESSION, "damaged"))
     made.seek({PLACE: 3})
     made._pass_unreadable()
+    assert not made._unreadable
     made.close()

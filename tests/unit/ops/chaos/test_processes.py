@@ -38,6 +38,7 @@ def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
         before = pid_of(world, "learner")
         Kill("learner").inject(world)
         wait_for(lambda: world.crew.pid("learner") not in (None, before))
+        assert not Path(f"/proc/{before}").exists()
 
 
 def test_a_frozen_process_goes_on_as_the_same_one(tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_a_worker_stands_still_and_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: state_of(worker) == "T")
         freeze.heal(world)
         wait_for(lambda: state_of(worker) != "T")
+        assert world.crew.workers("reward-sum-0") == [worker], "it is the same one"
 
 
 def test_a_process_of_somebody_else_is_never_signalled(tmp_path: Path) -> None:
@@ -101,8 +103,8 @@ def test_a_consumer_without_a_worker_is_told_of(tmp_path: Path, monkeypatch: pyt
         WorkerKill("reward-sum-0", choice=0.0).inject(world)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name.endswith("-worker")])
-def test_only_consumers_that_have_workers_are_drawn(kind: object) -> None:
+def test_only_consumers_that_have_workers_are_drawn() -> None:
+    assert set(workers.KINDS) == {kind for kind in KINDS if kind.name.endswith("-worker")}
     faults: list[Fault] = [one.draw(Random(seed), LAYOUT) for one in workers.KINDS for seed in range(20)]
     assert {str(fault).split()[2] for fault in faults} == {"reward-sum-0", "reward-sum-1"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench.weights import words
-from ops.bench.weights.crew import Crew, Gone, Heard, refuse
+from ops.bench.weights.crew import Crew, Gone, Heard
 from ops.bench.weights.material import Material, make_material
 from schemas.errors import DeadlineExceeded
 
@@ -159,7 +159,3 @@ def test_a_node_that_ends_by_itself_ends_the_wait(crew: Crew) -> None:
 def test_a_silent_node_is_named_after_the_limit(crew: Crew) -> None:
     with pytest.raises(DeadlineExceeded, match="Stopped of nodes engine"):
         crew.wait(["engine"], words.Stopped, limit_s=0.1)
-
-
-def test_what_is_neither_failure_nor_end_is_let_pass() -> None:
-    refuse(Heard(node="engine", answer=words.Stopped()))
