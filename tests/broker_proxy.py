@@ -1,7 +1,8 @@
 """A proxy between Kafka clients and one broker that loses answers, or cuts every connection.
 
-It listens on 127.0.0.2 at the broker's own port, and rewrites the addresses that the broker tells, so that clients
-never go around it. Frames: a length of four bytes, then API key, version and correlation id (Kafka protocol guide).
+It listens at a port of its own and rewrites the addresses that the broker tells, so that clients never go around it.
+Frames: a length of four bytes, then API key, version and correlation id; a told address is its host and then four
+bytes of port (Kafka protocol guide).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-HERE, BROKER = "127.0.0.2", "127.0.0.1"
+HOST = "127.0.0.1"
 PRODUCE, METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 0, 3, 10, 60
 _TELL_ADDRESSES = (METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER)
 _CONNECT_S = 5.0
@@ -43,15 +44,16 @@ class BrokerProxy:
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.partition(":")
-        assert host == BROKER, f"the broker is at {bootstrap}, this proxy stands in front of {BROKER} only"
-        self.bootstrap = f"{HERE}:{port}"
+        assert host == HOST, f"the broker is at {bootstrap}, this proxy stands in front of {HOST} only"
+        self._broker = int(port)
+        self._listener = socket.create_server((HOST, 0))
+        self._port = int(self._listener.getsockname()[1])
+        self.bootstrap = f"{HOST}:{self._port}"
         self.swallow: Callable[[], bool] = lambda: False  # asked per answer to a write; True: it is lost
         self.num_swallowed = 0
-        self._port = int(port)
         self._is_cut = False
         self._pairs: set[_Pair] = set()
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((HERE, self._port))
         self._begin(self._accept)
 
     def cut(self) -> None:
@@ -90,7 +92,7 @@ class BrokerProxy:
             if self._is_cut:
                 client.close()
                 continue
-            broker = socket.create_connection((BROKER, self._port), timeout=_CONNECT_S)
+            broker = socket.create_connection((HOST, self._broker), timeout=_CONNECT_S)
             broker.settimeout(None)
             self._begin(partial(self._serve, _Pair(client, broker)))
 
@@ -116,9 +118,13 @@ class BrokerProxy:
                         self.num_swallowed += 1
                         break
                     if key in _TELL_ADDRESSES:
-                        frame = frame.replace(BROKER.encode(), HERE.encode())
+                        frame = frame.replace(_told(self._broker), _told(self._port))
                 target.sendall(struct.pack(">i", len(frame)) + frame)
         pair.end()
+
+
+def _told(port: int) -> bytes:
+    return HOST.encode() + struct.pack(">i", port)
 
 
 def _frame(source: socket.socket) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from ops.services.model import Layout, ServicesError
 from ops.services.process import ProcessId
 
 LOOPBACK = "127.0.0.1"
+_FIRST_PORT = 10_000  # below are well-known ones
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LAYOUT = "layout"  # beside the services' names in the file
 _LOCK_POLL_S = 0.05
 _LOCK_S = 180.0  # longer than the first start on a slow machine, jars included in most networks
@@ -174,12 +177,36 @@ def file_lock(path: Path, *, timeout_s: float) -> Iterator[None]:
 
 
 def free_ports(num_ports: int) -> tuple[int, ...]:
-    """Return distinct loopback ports that nobody listened on a moment ago."""
+    """Return distinct loopback ports that nobody listened on a moment ago.
+
+    Below the system's range for outgoing connections where there are as many: a port in that range may be taken by
+    anybody's connection while its server is being restarted.
+    """
+    choice = range(_FIRST_PORT, _first_outgoing_port())
+    found: list[int] = []
+    for port in random.SystemRandom().sample(choice, k=len(choice)):
+        if len(found) == num_ports:
+            break
+        if _can_bind(port):
+            found.append(port)
+    return (*found, *_any_ports(num_ports - len(found)))
+
+
+def _any_ports(num_ports: int) -> tuple[int, ...]:
+    """Those that the system chooses."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(num_ports)]
         for each in sockets:
             each.bind((LOOPBACK, 0))
         return tuple(int(each.getsockname()[1]) for each in sockets)
+
+
+def _first_outgoing_port() -> int:
+    """Lowest local port that the system gives to outgoing connections; where it cannot be read, nothing is below it."""
+    try:
+        return int(_OUTGOING_PORTS.read_text().split()[0])
+    except OSError:
+        return _FIRST_PORT
 
 
 def taken_ports(ports: Sequence[int]) -> tuple[int, ...]:

@@ -24,8 +24,7 @@ from topics.clock import Deadline, ManualClock
 from topics.kafka import KafkaLog
 from topics.log import Envelope, ReaderHooks, ReaderSettings, Writer, WriterSettings
 
-# One after the other: the proxy stands at one address in front of the services that all tests share.
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("broker-proxy")]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 NUM_GROUPS = 125
 TWICE = 50

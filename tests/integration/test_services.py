@@ -131,6 +131,13 @@ def test_a_taken_port_is_replaced_and_said(tmp_path: Path) -> None:
     assert [str(port) in note for note in notes] == [True]
 
 
+def test_servers_get_ports_that_no_outgoing_connection_is_given() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < lowest
+
+
 def test_a_recycled_pid_is_not_stopped(settings: ServicesSettings) -> None:
     settings.state_dir.mkdir()
     impostor = ProcessId(pid=os.getpid(), started="another time")
