@@ -21,6 +21,7 @@ from consumers.learner.assembler import Assembler
 from consumers.learner.gaps import Gap
 from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
+from consumers.learner.topic_ids import known_topic_ids
 from pipeline.stage import StageContext
 from schemas.errors import CheckpointError, LogError
 from schemas.records import PromptGroup, Reward, Sample
@@ -122,9 +123,9 @@ class Intake:
     def topic_ids(self) -> dict[str, str]:
         """Broker ids of the topics the positions belong to."""
         if self._topic_ids is None:
-            ids = self._context.log.admin().topic_ids()
+            ids = known_topic_ids(self._context, {topic.name for topic in TOPICS})
             self._topic_ids = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
-        return self._topic_ids
+        return dict(self._topic_ids)
 
     def commit_for_lag(self) -> None:
         """Commit the positions for people and the scheduler; when that fails, say so and go on. Call after a step: the
@@ -170,7 +171,8 @@ class Intake:
         self._context.hooks().recreated(topic)
         if topic.topic == PROMPTS.name:
             raise prompts_are_gone(self._context, what="what this learner did")
-        self._topic_ids = None
+        if self._topic_ids is not None:
+            self._topic_ids[topic.topic] = topic.topic_id
         self._from.pop((topic.topic, topic.partition), None)
 
     def _is_in_place(self, envelope: Envelope) -> bool:

@@ -10,12 +10,13 @@ prompts: numbers would then mean other groups, and the closed set would hide the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.learner import checkpoint
 from consumers.learner.intake import prompts_are_gone
+from consumers.learner.topic_ids import known_topic_ids
 from consumers.learner.trainer import Trainer
 from pipeline.engines.model_dir import named_state
 from pipeline.history import ClosedSet, Lineages
@@ -27,8 +28,6 @@ from topics.clock import Deadline
 from topics.log import ReaderSettings, TopicPartition
 
 READ_LIMIT_S = 60.0
-_KNOWN_LIMIT_S = 10.0  # a broker that has just come back may not know every topic at once
-_RETRY_S = 0.1
 GENERATOR = "generator"
 
 
@@ -133,7 +132,7 @@ def put_back(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
 
 
 def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[TopicPartition, int]:
-    ids = _topic_ids(context, {name.rpartition("/")[0] for name in state.positions})
+    ids = known_topic_ids(context, {name.rpartition("/")[0] for name in state.positions})
     positions: dict[TopicPartition, int] = {}
     recreated: set[str] = set()
     for name, offset in state.positions.items():
@@ -149,13 +148,3 @@ def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[To
         details = {"topic": topic, "now": ids.get(topic, "absent"), "lost": lost}
         context.events.notice("topic_recreated", details=details)
     return positions
-
-
-def _topic_ids(context: StageContext, wanted: Set[str]) -> dict[str, str]:
-    """Ids of the run's topics; one that is not known for a moment is not called gone."""
-    deadline = Deadline.after(_KNOWN_LIMIT_S, clock=context.clock)
-    while True:
-        ids = context.log.admin().topic_ids()
-        if wanted <= ids.keys() or deadline.expired:
-            return ids
-        deadline.clock.wait(_RETRY_S)

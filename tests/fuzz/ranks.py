@@ -8,7 +8,7 @@ from random import Random
 
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.ranks import messages
-from consumers.learner.ranks.messages import Command, Message, Summary, pack_report, unpack_report
+from consumers.learner.ranks.messages import Command, Message, Summary, Taken, pack_report, unpack_report
 from consumers.learner.ranks.state import Start
 from schemas.errors import CodecError
 from schemas.reasons import Result
@@ -71,7 +71,10 @@ def _reports() -> list[bytes]:
         rewards=(RewardUse(name="match", value=0.5, weight=1.0),),
     )
     draft = OutcomeDraft(group=7, result=Result.TRAINED, reason=None, attempt="a", members=(member,))
-    return [pack_report([draft, draft], {("prompts", 1): 5}), pack_report([], {})]
+    return [
+        pack_report(Taken(drafts=[draft, draft], positions={("prompts", 1): 5}, topic_ids={"prompts": "p"})),
+        pack_report(Taken(drafts=[], positions={}, topic_ids={})),
+    ]
 
 
 def _mutate_report(data: bytes, draw: Random) -> bytes:

@@ -17,8 +17,8 @@ from consumers.learner.cloning import Demonstrations
 from consumers.learner.intake import Intake
 from consumers.learner.ranks.begin import join_team, meet, own_partitions
 from consumers.learner.ranks.group import RankGroup
-from consumers.learner.ranks.messages import Command, pack_report
-from consumers.learner.ranks.part import Part, Taken
+from consumers.learner.ranks.messages import Command, Taken, pack_report
+from consumers.learner.ranks.part import Part
 from consumers.learner.ranks.state import take_over
 from consumers.learner.setup import LearnerSetup, make_assembler, make_trainer
 from consumers.learner.trainer import Trainer
@@ -176,4 +176,4 @@ class _Work:
         )
 
     def _answer(self, taken: Taken) -> None:
-        self._group.gather(pack_report(*taken))
+        self._group.gather(pack_report(taken))

@@ -13,21 +13,30 @@ Failure: `RankLost`; what a rank says twice or against its schema is a bug, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from consumers.learner.batch import Batch
 from consumers.learner.intake import Intake
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.ranks.group import RankGroup
-from consumers.learner.ranks.messages import Command, Summary, pack_report, unpack_report, waiting_of
-from consumers.learner.ranks.part import Part, Taken
+from consumers.learner.ranks.messages import Command, Summary, Taken, pack_report, unpack_report, waiting_of
+from consumers.learner.ranks.part import Part
 from consumers.learner.reports import Waiting
 from pipeline.history import ClosedSet
 from pipeline.stage import StageContext
 from schemas.reasons import Reason
 from topics.log import Positions
 
+UNAGREED = ""  # no topic has this id
 WAIT_S = 0.05  # longest wait for records in one round: the slowest rank's wait is everyone's
+
+
+def agreed(topic_ids: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The ids on which all agree, else `UNAGREED`; rank 0's come first."""
+    return {
+        name: own if all(other.get(name) == own for other in topic_ids) else UNAGREED
+        for name, own in topic_ids[0].items()
+    }
 
 
 class RankedData:
@@ -57,6 +66,7 @@ class RankedData:
         self._part = part
         self._intake = intake
         self._positions = dict(positions)
+        self._ids: Sequence[Mapping[str, str]] = ()  # by rank, of what `positions` gives
         self._closed = closed.copy()
         self._news: list[int] = []  # closed since the last command that said so
         self._summaries: Sequence[Summary] = [Summary()] * group.num_ranks
@@ -134,7 +144,9 @@ class RankedData:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        return self._intake.topic_ids
+        """Of a topic made anew that not every rank has seen to be: one that no topic has, for some positions are of
+        the old one. A restart reads such a topic from its earliest record."""
+        return agreed(self._ids) if self._ids else self._intake.topic_ids
 
     @property
     def closed(self) -> ClosedSet:
@@ -176,14 +188,13 @@ class RankedData:
         Raises:
             ValueError: a group has an outcome already, so one more would be a second one.
         """
-        drafts, positions = own
-        self._positions.update(positions)
-        answers = self._group.gather(pack_report(*own))
+        answers = self._group.gather(pack_report(own))
         self._is_between = True
-        for answer in answers[1:]:
-            more, report = unpack_report(answer)
-            drafts += more
-            self._positions.update(report.positions)
+        everyone = [own, *map(unpack_report, answers[1:])]
+        self._ids = [taken.topic_ids for taken in everyone]
+        for taken in everyone:
+            self._positions.update(taken.positions)
+        drafts = [draft for taken in everyone for draft in taken.drafts]
         for draft in drafts:
             if draft.group in self._closed:
                 raise ValueError(f"group {draft.group} was closed before; a rank gave a second outcome for it")

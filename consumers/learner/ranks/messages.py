@@ -8,7 +8,8 @@ Failure: `CodecError`: ranks of two versions of the program, or a bug.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -95,27 +96,36 @@ class Summary(Message):
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What a rank took note of, all at one moment."""
+
+    drafts: list[OutcomeDraft]  # outcomes decided and not taken before
+    positions: Positions  # where a restart must read from, for the rank's own partitions
+    topic_ids: Mapping[str, str]  # topics these positions belong to, by name
+
+
 class Report(Message):
-    """Outcomes a rank took, and its positions at that moment."""
+    """`Taken` without the outcomes, which follow it as Avro."""
 
     places: tuple[tuple[str, Count, Count], ...] = ()  # topic, partition, offset
+    topic_ids: dict[str, str] = Field(default_factory=dict)
     sizes: tuple[Count, ...] = ()  # bytes of each outcome behind this message
 
-    @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Where a restart must read from, for the rank's own partitions."""
+        """By topic and partition."""
         return {(topic, partition): offset for topic, partition, offset in self.places}
 
 
-def pack_report(drafts: Sequence[OutcomeDraft], positions: Positions) -> bytes:
+def pack_report(taken: Taken) -> bytes:
     """Length of the JSON part, the JSON part, the outcomes one after the other."""
-    bodies = [encode(_as_outcome(draft)) for draft in drafts]
-    places = tuple((topic, partition, offset) for (topic, partition), offset in positions.items())
-    head = Report(places=places, sizes=tuple(map(len, bodies))).to_bytes()
+    bodies = [encode(_as_outcome(draft)) for draft in taken.drafts]
+    places = tuple((topic, partition, offset) for (topic, partition), offset in taken.positions.items())
+    head = Report(places=places, topic_ids=dict(taken.topic_ids), sizes=tuple(map(len, bodies))).to_bytes()
     return len(head).to_bytes(_HEAD_BYTES, "little") + head + b"".join(bodies)
 
 
-def unpack_report(content: bytes) -> tuple[list[OutcomeDraft], Report]:
+def unpack_report(content: bytes) -> Taken:
     """What `pack_report` packed.
 
     Raises:
@@ -129,7 +139,7 @@ def unpack_report(content: bytes) -> tuple[list[OutcomeDraft], Report]:
     for size in report.sizes:
         drafts.append(_as_draft(decode(content[begin : begin + size])))
         begin += size
-    return drafts, report
+    return Taken(drafts=drafts, positions=report.positions(), topic_ids=report.topic_ids)
 
 
 def waiting_of(summaries: Sequence[Summary]) -> Waiting:

@@ -12,18 +12,14 @@ from __future__ import annotations
 from consumers.learner.assembler import Assembler
 from consumers.learner.batch import Batch, BatchPlan
 from consumers.learner.intake import Intake
-from consumers.learner.outcomes import OutcomeDraft
-from consumers.learner.ranks.messages import Command, Summary
+from consumers.learner.ranks.messages import Command, Summary, Taken
 from consumers.learner.reports import Waiting
 from pipeline.stage import StageContext
 from schemas.reasons import Reason
 from topics.catalog import partition_of
 from topics.clock import Deadline
-from topics.log import TopicPartition
 
 _WAITING_EVERY_S = 1.0  # what groups lack is looked up so often: it takes a look at every open group
-
-Taken = tuple[list[OutcomeDraft], dict[TopicPartition, int]]  # outcomes, and the positions of that moment
 
 
 def partitions_of(rank: int, *, num_ranks: int, num_partitions: int) -> tuple[int, ...]:
@@ -92,7 +88,8 @@ class Part:
 
     def outcomes(self) -> Taken:
         """Outcomes decided and not taken yet."""
-        return self._assembler.take_outcomes(), self._intake.positions()
+        intake = self._intake
+        return Taken(drafts=self._assembler.take_outcomes(), positions=intake.positions(), topic_ids=intake.topic_ids)
 
     def close(self) -> None:
         """Stop reading."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from consumers.learner.batch import PlannedGroup
 from consumers.learner.outcomes import OutcomeDraft
-from consumers.learner.ranks.messages import Command, Summary, pack_report, unpack_report, waiting_of
+from consumers.learner.ranks.messages import Command, Summary, Taken, pack_report, unpack_report, waiting_of
 from consumers.learner.ranks.part import partitions_of
 from consumers.learner.ready import Offer
 from consumers.learner.reports import Waiting
@@ -39,25 +39,25 @@ DRAFTS = [
     OutcomeDraft(group=9, result=Result.DROPPED, reason="incomplete: 0/8", attempt=None, members=()),
 ]
 POSITIONS = {("prompts", 1): 5, ("samples", 3): 2**40}
+TAKEN = Taken(drafts=DRAFTS, positions=POSITIONS, topic_ids={"prompts": "p", "samples": "s"})
+NOTHING = Taken(drafts=[], positions={}, topic_ids={})
 
 
 def test_a_report_arrives_as_it_was() -> None:
-    drafts, report = unpack_report(pack_report(DRAFTS, POSITIONS))
-    assert drafts == DRAFTS
-    assert report.positions == POSITIONS
-    assert unpack_report(pack_report([], {})) == ([], type(report)())
+    assert unpack_report(pack_report(TAKEN)) == TAKEN
+    assert unpack_report(pack_report(NOTHING)) == NOTHING
 
 
 @given(st.integers(0, 600), st.integers(1, 255))
 def test_a_report_with_a_changed_byte_is_refused_or_still_a_report(place: int, change: int) -> None:
-    content = bytearray(pack_report(DRAFTS, POSITIONS))
+    content = bytearray(pack_report(TAKEN))
     content[place % len(content)] ^= change
     try:
-        drafts, report = unpack_report(bytes(content))
+        found = unpack_report(bytes(content))
     except CodecError:
         return
-    assert all(isinstance(draft, OutcomeDraft) for draft in drafts)
-    assert all(isinstance(position, int) for position in report.positions.values())
+    assert all(isinstance(draft, OutcomeDraft) for draft in found.drafts)
+    assert all(isinstance(position, int) for position in found.positions.values())
 
 
 @given(st.binary(max_size=200))

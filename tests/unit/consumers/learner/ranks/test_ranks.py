@@ -9,13 +9,15 @@ from typing import cast
 import pytest
 import torch
 
+from consumers.learner.intake import Intake
+from consumers.learner.ranks.lead import UNAGREED
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from schemas.errors import LogError, RankLost
-from schemas.records import LedgerSealed, LineageStarted, Outcome, Version
+from schemas.records import LedgerSealed, LineageStarted, Outcome, StageEvent, Version
 from tests.integration.learner_crew import crew, run_to_end
 from tests.integration.learner_world import SIZE, World, alive, step_of, turn_until
 from tests.unit.consumers.learner.material import prompt, reward, sample
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES
+from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
@@ -124,6 +126,35 @@ def test_another_number_of_ranks_goes_on_where_the_last_one_stopped(world: World
     outcomes = check_ledger(world, num_groups=total)
     assert {each.result for each in outcomes} == {"trained"}
     assert Counter(each.lineage for each in outcomes) == {1: 12, 2: 12, 3: 24}
+
+
+def test_a_topic_that_one_rank_has_not_seen_to_be_new_is_read_from_its_beginning_at_the_next_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its positions there are of the old topic; as if of the new one they would pass over records of that."""
+    world.max_steps, now = 100, cast("property", Intake.topic_ids).fget
+    assert now is not None
+
+    def half_seen(intake: Intake) -> dict[str, str]:
+        """Rank 1 reads partitions 1 and 3."""
+        old = {"samples": "the old one"} if ("samples", 1) in intake.positions() else {}
+        return {**now(intake), **old}
+
+    for number in range(16):
+        world.group(number, born=BORN)
+    with crew(world, 2) as made:
+        monkeypatch.setattr(Intake, "topic_ids", property(half_seen))
+        turn_until(made.stage, lambda: step_of(made.context) >= 2, what="step 2")
+        made.stop()
+    monkeypatch.undo()
+    ids, now_ids = world.newest().state.topic_ids, world.log.admin().topic_ids()
+    assert ids == {"prompts": now_ids["prompts"], "samples": UNAGREED, "rewards": now_ids["rewards"]}
+    run_to_end(world, 2, num_groups=16, lineage=2)
+    assert {each.result for each in check_ledger(world, num_groups=16)} == {"trained"}
+    notices = [
+        each for _, each in world.records(EVENTS) if isinstance(each, StageEvent) and each.name == "topic_recreated"
+    ]
+    assert [each.details["topic"] for each in notices] == ["samples"]
 
 
 def test_a_restart_with_other_ranks_after_a_crash_trains_the_void_steps_again(world: World) -> None:
