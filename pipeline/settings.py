@@ -48,7 +48,7 @@ class RunSettings(Section):
 
     name: str = Field(description="Run name, part of every topic name.")
     dir: Path = Field(default=Path("runs"), description="Parent of the run's folder for checkpoints, weights and logs.")
-    seed: int = Field(default=0, ge=0, description="Base of all seeds.")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Base of all seeds.")
     partitions: PositiveInt = Field(default=8, description="Partitions of every data topic; never changes in a run.")
     groups_per_step: PositiveInt = Field(default=8, description="Groups in one optimizer step (B).")
     group_size: int = Field(default=8, ge=1, le=MAX_GROUP_SIZE, description="Samples of one prompt (G).")

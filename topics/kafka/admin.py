@@ -243,8 +243,8 @@ def _wanted_config(topic: Topic, *, copies: int) -> dict[str, str]:
 
 
 def _to_bring(wanted: Mapping[str, str], *, seen: Mapping[str, str]) -> dict[str, str]:
-    """Settings of an older topic that are changed."""
-    return {key: wanted[key] for key in _BROUGHT if seen[key] != wanted[key]}
+    """Settings of an older topic that are changed; what the broker does not list, it does not know."""
+    return {key: wanted[key] for key in _BROUGHT if key in seen and seen[key] != wanted[key]}
 
 
 def _check_config(name: str, wanted: Mapping[str, str], *, seen: Mapping[str, str]) -> None:
