@@ -50,8 +50,8 @@ class Verdict:
     announced: set[str] = field(default_factory=set)
     twice: set[str] = field(default_factory=set)
     unaccounted: set[str] = field(default_factory=set)
-    trained: int = 0
-    produced: int = 0
+    trained: int = 0  # in the surviving history, as the oracle counts them
+    audited: int = 0  # most that one audit judged: it passes over groups whose prompts are gone from the log
     undecodable: int = 0
 
     @property
@@ -61,7 +61,7 @@ class Verdict:
 
     def add_audit(self, report: AuditReport, *, doomed: Doomed) -> None:
         """Weigh what the audit found."""
-        self.trained, self.produced = report.trained, report.produced
+        self.audited = max(self.audited, report.produced)
         self.undecodable = sum(report.undecodable.values())
         for finding in report.findings:
             topic = _MISSING.get(finding.kind)
@@ -127,21 +127,22 @@ class Judge:
         self.verdict.add_oracle(said, doomed=world.doomed, told=told, is_closed=world.watch.is_closed)
         return sorted(self.verdict.broken - before)
 
-    def _oracle(self) -> dict[str, list[str]]:
+    def _oracle(self) -> tuple[int, dict[str, list[str]]]:
+        """The number of ids trained, and its lists."""
         command = [sys.executable, str(_ORACLE), "--bootstrap", self._world.servers.bootstrap, "--run", self._world.run]
         command += ["--oracle-file", str(self._run_file.learner.oracle_file), "--avro-dir", str(_SCHEMAS)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ORACLE_S, check=False)
         if done.returncode not in (0, 1):
             raise ChaosError(f"the oracle could not check: {done.stderr.strip()[-500:]}")
-        said: dict[str, list[str]] = json.loads(done.stdout)
-        return said
+        said = json.loads(done.stdout)
+        return int(said["trained_ids"]), {name: said[name] for name in _LISTS}
 
     def _settled_oracle(self) -> dict[str, set[str]]:
         """What the oracle finds again and again. It reads partitions one after the other, and a transaction that
         becomes visible in between is half there."""
         found: dict[str, set[str]] | None = None
         for _ in range(_LOOKS):
-            said = self._oracle()
+            self.verdict.trained, said = self._oracle()
             now = {name: set(said[name]) for name in _LISTS}
             found = now if found is None else {name: found[name] & now[name] for name in _LISTS}
             if not any(found.values()):

@@ -76,8 +76,8 @@ def as_json(result: ChaosResult) -> dict[str, object]:
         "not_run": dict(result.not_run),
         "announced_offsets": result.announced_offsets,
         "destroyed_records": result.destroyed_records,
-        "ids_produced": verdict.produced,
         "ids_trained": verdict.trained,
+        "ids_audited": verdict.audited,
         "undecodable": verdict.undecodable,
         "steps": result.steps,
         "wall_s": round(result.wall_s, 1),
@@ -104,7 +104,7 @@ def lines_of(result: ChaosResult) -> list[str]:
         f"{result.seed}, {result.brokers} broker(s), {result.ranks} learner rank(s)"
     )
     lines.append(
-        f"ids: {verdict.produced} produced, {verdict.trained} trained; lost {len(verdict.lost)}, announced losses "
+        f"ids: {verdict.trained} trained, {verdict.audited} in one audit; lost {len(verdict.lost)}, announced losses "
         f"{len(verdict.announced)}, trained twice {len(verdict.twice)}, unaccounted {len(verdict.unaccounted)}, hangs "
         f"{len(result.hangs)}"
     )

@@ -18,7 +18,7 @@ DONE = Done(number=1, kind="kill-peer", details="peer", step=3, held_s=0.1, reco
 
 def result() -> ChaosResult:
     done = [DONE, replace(DONE, number=2, recovery_s=4.0), replace(DONE, number=3, kind="redis-flush", recovery_s=1.0)]
-    verdict = Verdict(trained=80, produced=100, announced={"samples r/1/0"})
+    verdict = Verdict(trained=80, audited=100, announced={"samples r/1/0"})
     return ChaosResult(seed=5, brokers=3, ranks=2, planned=3, done=done, verdict=verdict, steps=20, wall_s=60.0)
 
 
