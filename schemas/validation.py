@@ -14,7 +14,18 @@ import numpy as np
 
 from schemas.errors import CodecError, RecordInvalid
 from schemas.reasons import Reason
-from schemas.records import Command, Outcome, PromptGroup, Record, Reward, Sample, SamplingParams, sample_id
+from schemas.records import (
+    Command,
+    LedgerSealed,
+    LineageStarted,
+    Outcome,
+    PromptGroup,
+    Record,
+    Reward,
+    Sample,
+    SamplingParams,
+    sample_id,
+)
 
 # A log-softmax in float32 may end a rounding above 0 for a token of probability 1. More than this is no rounding.
 MAX_LOGPROB = 1e-6
@@ -26,12 +37,14 @@ MAX_GROUP_SIZE = 65_536  # members of a group: every one of them has an entry in
 # A scheduler's successor takes the next epoch, so one that is nearly used up is a forgery or a fault, not an epoch.
 MAX_EPOCH = 2**53
 _MAX_STEP = 2**31 - 1  # of lineages and steps
+_MAX_SEQ = 2**62  # of records on a ledger partition
 
 TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
 _I32 = np.dtype("<i4")
 _F32 = np.dtype("<f4")
 _GROUPED = (Sample, Reward, PromptGroup, Outcome)  # a union would be built anew for every record
+_OF_LEDGER = (Outcome, LineageStarted, LedgerSealed)
 _HIGHEST, _LOWEST = np.maximum.reduce, np.minimum.reduce  # what array.max() and min() call, without their wrappers
 
 
@@ -110,19 +123,34 @@ def check_possible(record: Record) -> None:
     """Check what no stage of ours ever writes and every one would stumble over, whatever else the record says.
 
     Raises:
-        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, an outcome of an impossible step, a
-            command of an epoch that no scheduler can have.
+        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, a ledger record of an impossible
+            lineage, step or sequence number, a command of an epoch that no scheduler can have.
     """
     if isinstance(record, Command) and not 0 <= record.epoch <= MAX_EPOCH:
         raise CodecError(f"a command of epoch {record.epoch}, epochs are 0 to {MAX_EPOCH}; it is not obeyed")
+    if isinstance(record, _OF_LEDGER):
+        _check_place_in_history(record)
     if not isinstance(record, _GROUPED):
         return
     if record.group < 0:
         raise CodecError(f"a {type(record).__name__} of group {record.group}, groups are 0 and up")
     if isinstance(record, PromptGroup) and record.group_size > MAX_GROUP_SIZE:
         raise CodecError(f"a prompt for {record.group_size} members, at most {MAX_GROUP_SIZE} are allowed")
-    if isinstance(record, Outcome) and not (0 <= record.lineage <= _MAX_STEP and 0 <= record.step <= _MAX_STEP):
-        raise CodecError(f"an outcome of step {record.lineage}.{record.step}, both are 0 to {_MAX_STEP}")
+
+
+def _check_place_in_history(record: Outcome | LineageStarted | LedgerSealed) -> None:
+    """Of a lineage that another one can follow, which is higher than its parent: else history has no end, or a loop."""
+    step = record.branch_step if isinstance(record, LineageStarted) else record.step
+    if not (0 <= record.lineage <= _MAX_STEP and 0 <= step <= _MAX_STEP and 0 <= record.seq <= _MAX_SEQ):
+        raise CodecError(
+            f"{type(record).__name__} of step {record.lineage}.{step} and sequence number {record.seq}; lineages and "
+            f"steps are 0 to {_MAX_STEP}, sequence numbers 0 to {_MAX_SEQ}"
+        )
+    if isinstance(record, LineageStarted) and not 0 <= record.parent < record.lineage < _MAX_STEP:
+        raise CodecError(
+            f"lineage {record.lineage} with parent {record.parent}; a lineage is below {_MAX_STEP} and above its "
+            "parent, which is 0 for none"
+        )
 
 
 def _prompt_problem(prompt: PromptGroup) -> str | None:

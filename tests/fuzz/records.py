@@ -14,7 +14,17 @@ from producers.commands import CommandBoard
 from schemas import _fastavro, codec, packed, plans, records, validation
 from schemas.codec import Codec, decode, encode, headers_of, key_of, record_type_of
 from schemas.errors import CodecError, RlweaveError
-from schemas.records import Command, LedgerSealed, LineageStarted, Outcome, PromptGroup, Record, Reward, Sample
+from schemas.records import (
+    Command,
+    LedgerSealed,
+    LineageStarted,
+    Outcome,
+    PromptGroup,
+    Record,
+    Reward,
+    Sample,
+    Version,
+)
 from tests.fuzz.decoder import Decode, Decoder, Violated
 from tests.fuzz.mutate import mutate_frame, mutate_items, mutate_text, pack_items, unpack_items
 from tests.unit.ops.little_run import little_run
@@ -145,7 +155,13 @@ def _facts(view: LedgerView) -> tuple[object, ...]:
     limits = dict(view.lineages.limits)
     lineages = view.lineages.current, sorted(limits.items()), [view.lineages.is_known(each) for each in limits]
     closed_text = (closed.watermark, sorted(closed.to_json().items(), key=str), view.is_closed(closed.watermark))
-    return lineages, closed_text, view.step, view.next_seq(0), view.sealed is None, view.sealed
+    horizon = view.horizon
+    if horizon is not None:
+        beyond = Version(lineage=horizon.lineage, step=horizon.step + 1)
+        if not view.is_made(horizon) or view.is_made(beyond):
+            raise Violated(f"{horizon} is the newest version that can exist, and is not")
+    origins = sorted(view.lineages.origins.items())
+    return lineages, origins, horizon, closed_text, view.step, view.next_seq(0), view.sealed is None, view.sealed
 
 
 def _commands(folder: Path) -> Decode:
@@ -236,7 +252,7 @@ RECORDS = (
         seeds=_ledgers,
         start=_ledger,
         mutate=_items,
-        covers=(LedgerView, Lineages, ClosedSet.add, ClosedSet.from_json, ClosedSet.to_json),
+        covers=(LedgerView, Lineages, ClosedSet.add, ClosedSet.to_json),
     ),
     Decoder(
         name="scores",

@@ -12,7 +12,18 @@ import pytest
 from schemas.errors import CodecError, RecordInvalid
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.reasons import Reason
-from schemas.records import Command, Message, Outcome, PromptGroup, Record, Sample, SamplingParams, Version, VersionRun
+from schemas.records import (
+    Command,
+    LedgerSealed,
+    LineageStarted,
+    Message,
+    Outcome,
+    Record,
+    Sample,
+    SamplingParams,
+    Version,
+    VersionRun,
+)
 from schemas.validation import MAX_EPOCH, MAX_GROUP_SIZE, check_possible, check_prompt, check_reward, check_sample
 from tests.unit.schemas.examples import PROMPT, REWARD, SAMPLE, long_sample
 
@@ -20,6 +31,8 @@ V = Version(lineage=1, step=5)
 OUTCOME = Outcome(
     run="demo", group=7, lineage=2, step=3, seq=0, result="dropped", reason="stale", members=(), closed_unix_ms=0
 )
+STARTED = LineageStarted(run="demo", lineage=4, parent=3, branch_step=8, seq=0, holder="learner-1", started_unix_ms=0)
+SEALED = LedgerSealed(run="demo", lineage=4, step=9, seq=0, num_groups=8, reason="last step", sealed_unix_ms=0)
 
 
 def runs(*lengths: int) -> tuple[VersionRun, ...]:
@@ -169,9 +182,15 @@ def test_a_group_below_0_is_no_record(record: Record) -> None:
         (dataclasses.replace(PROMPT, group_size=MAX_GROUP_SIZE + 1), "65537 members"),
         (dataclasses.replace(OUTCOME, step=2**31), "step 2.2147483648"),
         (dataclasses.replace(OUTCOME, lineage=-1), "step -1"),
+        (dataclasses.replace(OUTCOME, seq=2**63 - 1), "sequence number 9223372036854775807"),
+        (dataclasses.replace(STARTED, branch_step=-1), "step 4.-1"),
+        (dataclasses.replace(STARTED, parent=4), "lineage 4 with parent 4"),
+        (dataclasses.replace(STARTED, parent=-1), "lineage 4 with parent -1"),
+        (dataclasses.replace(STARTED, lineage=2**31 - 1), "lineage 2147483647 with parent 3"),
+        (dataclasses.replace(SEALED, step=-1), "step 4.-1"),
     ],
 )
-def test_what_no_stage_could_digest_is_no_record(record: PromptGroup | Outcome, said: str) -> None:
+def test_what_no_stage_could_digest_is_no_record(record: Record, said: str) -> None:
     with pytest.raises(CodecError, match=said):
         check_possible(record)
 
