@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from topics.catalog import COMMANDS, LEDGER, full_name
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
-from topics.log import Reader, ReaderHooks, ReaderSettings, WriterSettings
+from topics.log import Reader, ReaderHooks, ReaderSettings, RecreatedTopic, WriterSettings
 
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 LIMIT_S = 60.0
@@ -142,6 +143,45 @@ def test_brokers_that_are_killed_or_restarted_cost_time_and_no_record(cluster: C
     assert traffic.read == [f"k{number}" for number in range(25)]
     after = [broker.pid for broker in cluster.brokers]
     assert (after[0] != before[0], after[1] not in (None, before[1]), after[2] == before[2]) == (True, True, True)
+
+
+@pytest.mark.parametrize("assign", ["self", "group"])
+def test_a_topic_made_anew_after_its_leaders_changed_is_read(
+    cluster: Cluster, log: KafkaLog, assign: Literal["self", "group"]
+) -> None:
+    """Its leader epochs begin at 0 again, and the library believes no epoch below one that it has seen."""
+    group = f"rlweave.{log.run}.reward.any"
+    settings = ReaderSettings(topics=(COMMANDS,), assign=assign, group=group, topic_check_s=0.5)
+    told: list[RecreatedTopic] = []
+    reader = log.reader(settings, hooks=ReaderHooks(dead_letter=print, lost=print, recreated=told.append))
+    traffic = Traffic(log)
+    cluster.rolling_restart()
+    traffic.write(5)
+    assert read_kinds(reader, num=5) == [f"k{number}" for number in range(5)]
+    traffic.close()
+    RawLog(cluster.bootstrap).delete([full_name(log.run, COMMANDS)])
+    deadline = Deadline.after(LIMIT_S)
+    while not is_made(log):
+        deadline.check("the topic to be made anew")
+        deadline.clock.wait(0.05)
+    traffic = Traffic(KafkaLog(cluster.bootstrap, run=log.run, data_partitions=2, replication_factor=3))
+    traffic.write(3)
+    assert read_kinds(reader, num=3) == ["k0", "k1", "k2"]
+    assert [each.resumed_at for each in told] == [0]
+    traffic.close()
+    reader.close()
+
+
+def read_kinds(reader: Reader, *, num: int) -> list[str]:
+    deadline, kinds = Deadline.after(LIMIT_S), list[str]()
+    while len(kinds) < num:
+        deadline.check(f"{num} records; {kinds} came")
+        kinds += [
+            each.record.kind
+            for each in reader.poll(100, deadline=Deadline.after(0.2))
+            if isinstance(each.record, Command)
+        ]
+    return kinds
 
 
 def test_status_shows_each_broker_and_another_number_is_refused(cluster: Cluster) -> None:

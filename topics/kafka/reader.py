@@ -20,8 +20,9 @@ from topics.catalog import num_partitions
 from topics.clock import Deadline
 from topics.dead_letters import letter_of_batch
 from topics.kafka.assignment import Assignment, full_positions
-from topics.kafka.client import Connection, LibraryLog, reader_config
+from topics.kafka.client import Connection
 from topics.kafka.commits import commit
+from topics.kafka.consuming import ReadingClient
 from topics.kafka.errors import (
     cause_of,
     is_out_of_range,
@@ -76,12 +77,8 @@ class KafkaReader:
             on_error=self._on_error,
         )
         self._refusals = Refusals(connection)
-        config: dict[str, object] = {**reader_config(connection, settings), "error_cb": self._refusals.note}
-        with translating("setting up a consumer"):
-            self._consumer = Consumer(config, logger=LibraryLog())
-        if settings.assign == "group":
-            self._subscribe()
-        else:
+        self._client = ReadingClient(connection, settings, refusals=self._refusals, begin=self._subscribe)
+        if settings.assign == "self":
             self._take_all(connection.data_partitions)
 
     def poll(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
@@ -100,7 +97,7 @@ class KafkaReader:
             if self._parts.pending or self._parts.strayed:
                 self._settle(deadline)
             envelopes = self._take(max_records, deadline=deadline)
-            self._refusals.check(lambda limit_s: self._consumer.list_topics(timeout=limit_s))
+            self._refusals.check(lambda limit_s: self._client.consumer.list_topics(timeout=limit_s))
             if envelopes or (self._failure is None and deadline.expired):
                 return envelopes
 
@@ -112,7 +109,7 @@ class KafkaReader:
         """
         self._parts.check(partitions, doing="pause")
         self._parts.paused.update(partitions)
-        self._each(self._consumer.pause, self._active(partitions))
+        self._each(self._client.consumer.pause, self._active(partitions))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Deliver again.
@@ -122,7 +119,7 @@ class KafkaReader:
         """
         self._parts.check(partitions, doing="resume")
         self._parts.paused.difference_update(partitions)
-        self._each(self._consumer.resume, self._active(partitions))
+        self._each(self._client.consumer.resume, self._active(partitions))
 
     def assignment(self) -> tuple[TopicPartition, ...]:
         """Partitions of this reader."""
@@ -157,7 +154,7 @@ class KafkaReader:
             raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._parts.all())}")
         names = self._parts.full_names
         wanted = {(names[place[0]], place[1]): (at, self._starts.topic_id(place)) for place, at in positions.items()}
-        commit(self._consumer, wanted, group=self._settings.group, limit_s=self._settings.session_timeout_s)
+        commit(self._client.consumer, wanted, group=self._settings.group, limit_s=self._settings.session_timeout_s)
 
     def end_positions(self) -> dict[TopicPartition, int]:
         """Offset after the last readable record, per assigned partition.
@@ -172,13 +169,14 @@ class KafkaReader:
 
     def close(self) -> None:
         """Leave the group without committing."""
-        with translating("leaving the group"):
-            self._consumer.close()
+        self._client.close()
 
-    def _subscribe(self) -> None:
+    def _subscribe(self, consumer: Consumer) -> None:
+        if self._settings.assign == "self":
+            return
         if self._settings.group is None:
             raise LogError('assign="group" needs a group id')
-        self._consumer.subscribe(
+        consumer.subscribe(
             list(self._parts.full_names.values()),
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
@@ -222,11 +220,11 @@ class KafkaReader:
             return
         starts = {place: start.offset for place, start in found.items()}
         by_full_name = full_positions(starts, self._parts.full_names)
-        self._consumer.incremental_assign(
+        self._client.consumer.incremental_assign(
             [Place(topic, part, offset) for (topic, part), offset in by_full_name.items()]
         )
         self._parts.begin(starts)
-        self._each(self._consumer.pause, [place for place in starts if place in self._parts.paused])
+        self._each(self._client.consumer.pause, [place for place in starts if place in self._parts.paused])
         self._unknown_topic = None
         self._withdraw_from_gone(self._starts.ids)  # other partitions of a topic that one of these found to be gone
         for start in found.values():
@@ -237,6 +235,15 @@ class KafkaReader:
         if self._new:
             new, self._new = self._new, []
             self._hooks.assigned(new)
+        self._renew_if_outlived(self._starts.ids)
+
+    def _renew_if_outlived(self, ids: Ids) -> None:
+        """All partitions are begun by now, where they must be in topics made anew: the next client goes on there."""
+        if not self._client.is_outlived_by(ids):
+            return
+        if self._settings.assign == "self":
+            self._withdraw({place: self._parts.next_of(place) for place in self._parts.active()})
+        self._client.renew()
 
     def _pass_unreadable(self) -> None:
         """Go on behind batches that cannot be unpacked, and tell of each."""
@@ -272,27 +279,17 @@ class KafkaReader:
         for place in positions:
             self._unreadable.pop(place, None)  # found again, if it is still in the way
         paused = self._parts.paused & set(positions)
-        self._consumer.incremental_unassign(self._places(self._parts.forget(positions)))
+        self._client.consumer.incremental_unassign(self._places(self._parts.forget(positions)))
         self._parts.pending.update(positions)
         self._parts.paused |= paused
 
     def _take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         self._revoked.clear()
         wait_s = min(_SLICE_S, deadline.remaining_s())
-        messages = self._consume(min(_BATCH_RECORDS, max_records), wait_s=wait_s)
+        messages = self._client.consume(min(_BATCH_RECORDS, max_records), wait_s=wait_s)
         if self._revoked:
             messages = [each for each in messages if not self._is_revoked(each)]
         return self._unpacker.unpack(messages)
-
-    def _consume(self, max_messages: int, *, wait_s: float) -> list[Message]:
-        """What the client has, else what comes first within `wait_s`; the library itself would wait for all."""
-        with translating("reading"):
-            messages = self._consumer.consume(max_messages, 0)
-            if not messages and wait_s > 0:
-                messages = self._consumer.consume(1, wait_s)
-                if messages and max_messages > 1:
-                    messages += self._consumer.consume(max_messages - 1, 0)
-        return messages
 
     def _on_error(self, error: KafkaError, message: Message) -> None:
         """An error or event that came in place of a record."""

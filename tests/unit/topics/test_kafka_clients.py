@@ -56,7 +56,7 @@ def test_a_bad_batch_of_a_partition_that_is_begun_anew_is_forgotten(monkeypatch:
     monkeypatch.setattr(reader, "end_of_batch", never)
     hooks = ReaderHooks(dead_letter=told, lost=told)
     made = KafkaReader(nowhere(), ReaderSettings(topics=(SAMPLES,)), hooks=hooks, handle=AdminHandle(nowhere()))
-    made._consumer.incremental_assign(made._places([PLACE]))
+    made._client.consumer.incremental_assign(made._places([PLACE]))
     made._parts.begin({PLACE: 5})
     made._unreadable[PLACE] = (5, KafkaError(KafkaError._BAD_COMPRESSION, "damaged"))
     made.seek({PLACE: 3})
