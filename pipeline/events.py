@@ -2,31 +2,48 @@
 
 Role: the stage clock's sending side.
 Invariants: events are dense per instance (`seq`); an event is never worth a stage's life, so a failed delivery is
-counted and logged, not raised; phases do not nest: entering one ends the other.
+logged, not raised, and the writer is changed for a new one: the library's may ask the wrong broker for ever after the
+topic was made anew (see `topics.kafka.consuming`); phases do not nest: entering one ends the other.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from pipeline.metrics import Metrics
-from schemas.errors import LogError
+from schemas.errors import DeliveryError, LogError
 from schemas.records import StageEvent, Version
 from topics.catalog import EVENTS
 from topics.clock import Clock, Deadline
 from topics.log import Writer
 
+_REOPEN_S = 10.0  # least time between two new writers
 _log = logging.getLogger(__name__)
 
 
 class Events:
-    """The events of one process. Safe to use from several threads."""
+    """The events of one process. Safe to use from several threads.
 
-    def __init__(self, writer: Writer, *, run: str, stage: str, instance: str, clock: Clock, metrics: Metrics) -> None:
-        self._writer = writer
+    Args:
+        open_writer: opens a writer; called at once, and after a failed delivery.
+    """
+
+    def __init__(
+        self,
+        open_writer: Callable[[], Writer],
+        *,
+        run: str,
+        stage: str,
+        instance: str,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._open_writer = open_writer
+        self._writer = open_writer()
+        self._reopen_at_s = clock.monotonic()
         self._run = run
         self._stage = stage
         self._instance = instance
@@ -116,6 +133,19 @@ class Events:
             )
             self._seq += 1
             try:
-                self._writer.write(EVENTS, event)
+                self._write(event)
             except LogError as error:
                 _log.warning("event %s %s was not written: %s", kind, name, error.message)
+
+    def _write(self, event: StageEvent) -> None:
+        try:
+            self._writer.write(EVENTS, event)
+        except DeliveryError:
+            if self._clock.monotonic() < self._reopen_at_s:
+                raise
+            self._reopen_at_s = self._clock.monotonic() + _REOPEN_S
+            _log.warning("events that were sent before did not arrive; going on with a new writer")
+            with suppress(LogError):  # of what is lost with the old one
+                self._writer.close(deadline=Deadline.after(0, clock=self._clock))
+            self._writer = self._open_writer()
+            self._writer.write(EVENTS, event)

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Protocol
 
@@ -180,8 +181,10 @@ def make_context(
     name = instance if instance is not None else new_instance(stage)
     log.connect(deadline=Deadline.after(CONNECT_S, clock=chosen))
     metrics = Metrics(run=run.name, stage=stage, instance=name, labels=labels)
-    writer = log.writer(WriterSettings(linger_ms=20.0, buffer_bytes=8 * 1024 * 1024))
-    events = Events(writer, run=run.name, stage=stage, instance=name, clock=chosen, metrics=metrics)
+    settings = WriterSettings(linger_ms=20.0, buffer_bytes=8 * 1024 * 1024)
+    events = Events(
+        partial(log.writer, settings), run=run.name, stage=stage, instance=name, clock=chosen, metrics=metrics
+    )
     return StageContext(
         run=run,
         stage=stage,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ class StoppingWorld(World):
     def _context(self, rank: int) -> StageContext:
         context = super()._context(rank)
         told = SignalIn(
-            self.log.writer(WriterSettings(linger_ms=1.0)),
+            partial(self.log.writer, WriterSettings(linger_ms=1.0)),
             run=self.log.run,
             stage=context.stage,
             instance=context.instance,

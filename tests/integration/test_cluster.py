@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -14,10 +15,12 @@ from ops.cli.services import services as services_command
 from ops.services.cluster import Cluster
 from ops.services.manager import services_status, services_up
 from ops.services.model import ServicesError, ServicesSettings
+from pipeline.events import Events
+from pipeline.metrics import Metrics
 from schemas.errors import LogError, TopicMismatch
 from schemas.records import Command
-from topics.catalog import COMMANDS, LEDGER, full_name
-from topics.clock import Deadline
+from topics.catalog import COMMANDS, EVENTS, LEDGER, full_name
+from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 from topics.log import Reader, ReaderHooks, ReaderSettings, RecreatedTopic, WriterSettings
@@ -169,6 +172,32 @@ def test_a_topic_made_anew_after_its_leaders_changed_is_read(
     assert read_kinds(reader, num=3) == ["k0", "k1", "k2"]
     assert [each.resumed_at for each in told] == [0]
     traffic.close()
+    reader.close()
+
+
+def test_events_reach_a_topic_that_was_made_anew_after_its_leaders_changed(cluster: Cluster, log: KafkaLog) -> None:
+    """The writer that knew the old topic asks the wrong broker; a stage without events would be taken for dead."""
+    events = Events(
+        partial(log.writer, WriterSettings(linger_ms=0.0, delivery_timeout_s=5.0)),
+        run=log.run,
+        stage="reward",
+        instance="reward-1",
+        clock=SystemClock(),
+        metrics=Metrics(run=log.run, stage="reward", instance="reward-1"),
+    )
+    cluster.rolling_restart()
+    events.heartbeat()
+    RawLog(cluster.bootstrap).delete([full_name(log.run, EVENTS)])
+    deadline = Deadline.after(LIMIT_S)
+    while not is_made(log):
+        deadline.check("the topic to be made anew")
+        deadline.clock.wait(0.05)
+    newer = KafkaLog(cluster.bootstrap, run=log.run, data_partitions=2, replication_factor=3)
+    reader = newer.reader(ReaderSettings(topics=(EVENTS,)), hooks=HOOKS)
+    while not reader.poll(1, deadline=Deadline.after(0.5)):
+        deadline.check("an event in the new topic")
+        events.heartbeat()
+    events.close(deadline=Deadline.after(10))
     reader.close()
 
 

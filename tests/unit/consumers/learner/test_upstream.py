@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 
@@ -42,8 +43,14 @@ class Rig:
 
     def _stage(self, name: str) -> tuple[Events, Metrics]:
         metrics = Metrics(run="r", stage=name, instance=f"{name}-1")
-        writer = self.log.writer(WriterSettings())
-        events = Events(writer, run="r", stage=name, instance=f"{name}-1", clock=self.clock, metrics=metrics)
+        events = Events(
+            partial(self.log.writer, WriterSettings()),
+            run="r",
+            stage=name,
+            instance=f"{name}-1",
+            clock=self.clock,
+            metrics=metrics,
+        )
         events.enter({"prompts": "waiting_for_credit", "rollout": "generating", "reward": "scoring"}[name])
         return events, metrics
 
