@@ -8,6 +8,7 @@ Failure: `SettingsError` with the path of the setting, the value seen and what i
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,10 +99,31 @@ def parse_run_file(values: Mapping[str, Toml], *, origin: str) -> RunFile:
         SettingsError: naming every wrong setting.
     """
     try:
-        return RunFile.model_validate(values)
+        found = RunFile.model_validate(values)
     except ValidationError as error:
         lines = [_finding(dict(entry)) for entry in error.errors(include_url=False)]
-        raise SettingsError(f"{origin}: {len(lines)} setting(s) are wrong:\n  " + "\n  ".join(lines)) from error
+        raise _wrong(lines, origin=origin) from error
+    if lines := list(_not_in_json(found.model_dump(mode="json"))):
+        raise _wrong(lines, origin=origin)
+    return found
+
+
+def _wrong(lines: Sequence[str], *, origin: str) -> SettingsError:
+    return SettingsError(f"{origin}: {len(lines)} setting(s) are wrong:\n  " + "\n  ".join(lines))
+
+
+def _not_in_json(value: object, *, place: str = "") -> Iterator[str]:
+    """Numbers that settings.json, in which settings reach the stages, cannot hold."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _not_in_json(one, place=f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _not_in_json(one, place=f"{place}.{number}")
+    elif (isinstance(value, int) and not -(2**63) <= value < 2**64) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        yield f"{place} = {shown(value)}: a whole number is of 64 bits, any other is finite"
 
 
 def save_run_file(run_file: RunFile, path: Path) -> None:

@@ -128,7 +128,7 @@ class PeerClient:
     async def _receive(self, response: aiohttp.ClientResponse, *, chunk: ChunkRef) -> bytearray | Problem:
         length = response.content_length
         total_bytes = chunk.num_bytes if chunk.num_bytes or length is None else length
-        data = bytearray(total_bytes)
+        data = bytearray(chunk.num_bytes)  # of a length that only the peer claims: as the bytes come
         num_bytes = 0
         async for piece in response.content.iter_any():
             end = num_bytes + len(piece)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import socket
+import tracemalloc
 from pathlib import Path
 
 import orjson
@@ -17,10 +19,13 @@ from ops.replay.summaries import summary, token_table
 from ops.run_file import load_run_file
 from pipeline.history import ClosedSet
 from pipeline.lease import Lease, LeaseState
+from pipeline.secrets import check_no_password, shown
 from pipeline.weights import model_files
 from pipeline.weights.chunks import ChunkStore
+from pipeline.weights.download import ClientSettings, PeerClient
 from pipeline.weights.dtypes import tensor_num_bytes
 from pipeline.weights.peer import PeerServer, PeerSettings
+from pipeline.weights.peer_board import Problem
 from schemas import _fastavro, _items, plans
 from schemas.codec import MARKER, decode, encode
 from schemas.errors import CheckpointError, CodecError, SettingsError, WeightsError
@@ -201,6 +206,47 @@ def test_an_index_of_model_files_that_names_no_files_names_none(tmp_path: Path) 
 def test_a_closed_set_holds_group_numbers_only() -> None:
     with pytest.raises(ValueError, match="a closed set is"):
         ClosedSet.from_json({"watermark": 1, "above": ["7"]})  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_a_number_that_settings_in_use_cannot_hold_is_refused_by_name(tmp_path: Path, number: int) -> None:
+    """It was accepted, and then could not be written for the stages."""
+    file = tmp_path / "run.toml"
+    file.write_text(f"{MINIMAL}[prompts.source.config]\ndepths = [1, {number}]\n")
+    with pytest.raises(SettingsError, match=r"prompts\.source\.config\.depths\.1 = .*is of 64 bits"):
+        load_run_file(file)
+
+
+def test_a_login_is_looked_for_in_one_pass() -> None:
+    """30 kB of what is nearly one took half a minute."""
+    check_no_password("http://[::1" * 200_000)
+    assert shown("redis://user:word@host?password=other") == "'redis://***@host?password=***'"
+    assert shown("see redis://host:1 and mail a@b") == "'see redis://host:1 and mail a@b'"
+    with pytest.raises(SettingsError, match="holds a password"):
+        check_no_password("redis://user:w@rd@host")
+
+
+def test_a_length_that_a_peer_only_claims_takes_no_memory() -> None:
+    """119 bytes took 100 MB."""
+    tracemalloc.start()
+    found = asyncio.run(_download_of(b"HTTP/1.1 200 OK\r\nContent-Length: 104857596\r\n\r\nshort"))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(found, Problem)
+    assert most < 10 * 2**20
+
+
+async def _download_of(answer: bytes) -> bytearray | Problem:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, PeerClient(ClientSettings(token="t")) as client:
+        chunk = ChunkRef(digest="de" * 32, num_bytes=0)
+        return await client.download(f"http://{host}:{port}", chunk=chunk, limit_s=10)
 
 
 def test_a_request_that_is_no_http_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
