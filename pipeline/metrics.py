@@ -87,6 +87,10 @@ METRICS = (
     _gauge("buffered_bytes", "Encoded bytes of records held for groups without an outcome."),
     _counter("id_conflicts", "Same sample and attempt with other bytes."),
     _gauge("lag_records", "Readable records a group has not committed; absent when unknown.", "group", "topic"),
+    _gauge("lag_s", "Time a group needs for its lag at its present rate; absent when unknown.", "group", "topic"),
+    _gauge("phase_typical_s", "Median time of the last phases, over all processes of a stage.", "of", "phase"),
+    _gauge("flow_per_s", "Rate of a counter over all processes of a stage or group.", "of", "counter"),
+    _gauge("versions_behind_max", "Steps by which the engine that is furthest behind lacks the newest version."),
     _counter("commands_issued", "Commands written.", "kind"),
     _counter("waits_over_limit", "Waits that reached their limit.", "what"),
 )

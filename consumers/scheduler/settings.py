@@ -21,6 +21,7 @@ class SchedulerSettings(Section):
     interval_s: Seconds = Field(default=0.5, description="Longest time between two decisions.")
     lag_interval_s: Seconds = Field(default=5.0, description="Time between two measurements of lag.")
     lag_max_age_s: Seconds = Field(default=30.0, description="A measurement older than this counts as unknown.")
+    rate_window_s: Seconds = Field(default=30.0, description="Rates of records and tokens are over this long.")
     silence_s: Seconds = Field(
         default=10.0, description="An instance without a sign of life for this long is not acted upon."
     )

@@ -14,7 +14,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing
+from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing, owner_of
+from consumers.scheduler.stage_clock import PhaseTimes, Rates
 from pipeline.history import LedgerView
 from schemas.records import StageEvent, Version
 
@@ -27,10 +28,13 @@ class Signals:
     Args:
         began_s: local time at which listening began.
         ledger: kept up to date by the caller.
+        rate_window_s: rates are over this long.
     """
 
-    def __init__(self, *, began_s: float, ledger: LedgerView) -> None:
+    def __init__(self, *, began_s: float, ledger: LedgerView, rate_window_s: float = 30.0) -> None:
         self._began_s = began_s
+        self._times = PhaseTimes()
+        self._rates = Rates(window_s=rate_window_s, began_s=began_s)
         self._ledger = ledger
         self._instances: dict[str, InstanceSeen] = {}
         self._stopped_s: dict[str, float] = {}
@@ -41,9 +45,11 @@ class Signals:
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return
+        self._times.add(event)
         if event.kind == "notice" and event.name == "stopped":
             self._instances.pop(event.instance, None)
             self._stopped_s[event.instance] = now_s
+            self._forget(event.instance)
             return
         if seen is None:
             seen = InstanceSeen(
@@ -60,6 +66,7 @@ class Signals:
         if event.kind == "heartbeat":
             finite = {name: value for name, value in event.gauges.items() if math.isfinite(value)}
             seen = replace(seen, gauges=finite, domain=event.details.get(_DOMAIN, seen.domain))
+            self._rates.add(event.instance, owner_of(seen), gauges=finite, now_s=now_s)
         self._instances[event.instance] = _with_phase(seen, _phase_of(event), now_s=now_s)
 
     def add_manifest(self, version: Version) -> None:
@@ -80,6 +87,7 @@ class Signals:
         gone = [name for name, seen in self._instances.items() if seen.age_s(now_s) > after_s]
         for name in gone:
             del self._instances[name]
+            self._forget(name)
         self._stopped_s = {name: at_s for name, at_s in self._stopped_s.items() if now_s - at_s <= after_s}
         return gone
 
@@ -98,8 +106,14 @@ class Signals:
             staged=tuple(sorted(version for version in self._staged if self._ledger.is_made(version))),
             horizon=self._ledger.horizon,
             lag=dict(lag),
+            times=self._times.times(),
+            rates=self._rates.per_s(now_s),
             standing=standing,
         )
+
+    def _forget(self, instance: str) -> None:
+        self._times.forget(instance)
+        self._rates.forget(instance)
 
 
 def _phase_of(event: StageEvent) -> str | None:

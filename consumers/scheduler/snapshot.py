@@ -8,10 +8,12 @@ Failure: none.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumers.scheduler.stage_clock import FlowKey, PhaseKey, PhaseTime
 from schemas.records import Version
 
 _REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
@@ -61,6 +63,11 @@ class InstanceSeen:
         return None
 
 
+def owner_of(seen: InstanceSeen) -> str:
+    """Whose rates the counters of a process belong to: a reward's consumer group, else the stage."""
+    return seen.stage if seen.reward is None else seen.reward.group
+
+
 @dataclass(frozen=True, kw_only=True)
 class Publishing:
     """The publish command in force."""
@@ -102,12 +109,36 @@ class Snapshot:
     staged: tuple[Version, ...] = ()  # versions of the surviving history with a manifest, ascending
     horizon: Version | None = None  # the newest version that can exist; None: not known
     lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
+    times: Mapping[PhaseKey, PhaseTime] = field(default_factory=dict)  # how long phases take; absent: none ended yet
+    rates: Mapping[FlowKey, float] = field(default_factory=dict)  # per second; absent: not known
     standing: Standing = Standing()
 
     @property
     def newest_staged(self) -> Version | None:
         """The version staged last; None before the first."""
         return self.staged[-1] if self.staged else None
+
+    def lag_s(self, key: LagKey) -> float | None:
+        """Seconds that the group needs for its lag at its present rate: infinite when it reads nothing, None when lag
+        or rate is unknown."""
+        lag, rate = self.lag.get(key), self.rates.get((key[0], f"records_read{{topic={key[1]}}}"))
+        if lag is None or rate is None:
+            return 0.0 if lag == 0 else None
+        return lag / rate if rate > 0 else (math.inf if lag else 0.0)
+
+    def free_slots(self) -> int | None:
+        """Sequences that all engines together could take on now; None: not one has said so."""
+        found = [one.gauges["free_slots"] for one in self.instances if "free_slots" in one.gauges]
+        return int(sum(found)) if found else None
+
+    def versions_behind(self) -> dict[str, int | None]:
+        """Steps by which each engine is behind the newest version there is; None: it has none, or one of another
+        lineage."""
+        newest = self.newest_staged
+        return {
+            name: None if newest is None or at is None or at.lineage != newest.lineage else newest.step - at.step
+            for name, at in self.served().items()
+        }
 
     def served(self) -> dict[str, Version | None]:
         """Version served, per rollout instance."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from consumers.scheduler.lag_watch import LagWatch
+from consumers.scheduler.pace import Pace
 from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
@@ -47,10 +48,11 @@ class SchedulerStage:
         self._settings = settings
         self._policy = policy
         self._ledger = LedgerView(context.log.data_partitions)
-        self._signals = Signals(began_s=context.clock.monotonic(), ledger=self._ledger)
+        self._signals = self._new_signals()
         self._unbacked = UnbackedVersions(context.clock)
         self._commands = StandingCommands(run=context.run.name)
         self._decided_s: float | None = None
+        self._pace = Pace(context.metrics, every_s=context.run.heartbeat_s)
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._lag: LagWatch
@@ -71,7 +73,7 @@ class SchedulerStage:
         )
         self._writer.start(deadline=deadline)
         self._read_commands(deadline=deadline)
-        self._signals = Signals(began_s=context.clock.monotonic(), ledger=self._ledger)
+        self._signals = self._new_signals()
         self._reader = self._open_reader(deadline=deadline)
         self._lag = LagWatch(
             context.log.admin(),
@@ -81,6 +83,10 @@ class SchedulerStage:
         )
         context.events.enter("watching")
         context.events.notice("epoch", epoch=self._commands.epoch)
+
+    def _new_signals(self) -> Signals:
+        now_s = self._context.clock.monotonic()
+        return Signals(began_s=now_s, ledger=self._ledger, rate_window_s=self._settings.rate_window_s)
 
     def turn(self) -> None:
         """Wait for something to happen, at most until the next decision is due; decide if it is."""
@@ -183,6 +189,7 @@ class SchedulerStage:
         self._decided_s = now_s
         snapshot = self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing)
         drafts = self._policy(snapshot, self._settings)
+        self._pace.tell(snapshot)
         if drafts:
             self._write(self._writer, drafts)
             for draft in drafts:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ops.cli.common import ago, broker_options, json_flag, open_raw_log, run_option, saved_settings
+from ops.pace_view import pace_lines
 
 if TYPE_CHECKING:
     from ops.status import GroupLag, ProcessStatus, RunStatus, Standing
@@ -60,6 +61,9 @@ def lines_of(seen: RunStatus, *, now_ms: int, show_all: bool) -> Iterator[str]:
     yield ""
     yield f"{'topic':<16} {'lag':>12}  group"
     yield from (f"{lag.topic:<16} {_lag(lag):>12}  {lag.group}" for lag in seen.lag)
+    for process in seen.processes:
+        if process.stage == "scheduler" and standings[process.instance] == "at work":
+            yield from pace_lines(process.gauges, run=seen.run)
 
 
 def _process(process: ProcessStatus, standing: Standing, *, now_ms: int) -> Iterator[str]:

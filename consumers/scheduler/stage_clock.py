@@ -1,0 +1,121 @@
+"""The stage clock: how long each phase takes, and how fast records flow.
+
+Role: running estimates from the events of all processes, for policies and for people.
+Data in: events, with the local monotonic time at which they were read. Data out: `PhaseTime` per (stage, phase), rates
+per (owner, counter), where the owner is a stage, or the consumer group of a reward.
+Invariants: estimates are medians, so one stall among many phases moves none of them; a rate is of what was seen to be
+counted, so a process that was first heard with a high count adds nothing until it counts on, and one that began anew
+subtracts nothing; times are spans that the sender measured, or of the local clock (promise 13).
+Failure: none; a span or count that is no finite number of 0 or more is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from schemas.records import StageEvent
+
+NUM_SPANS = 64  # of one phase, over all processes of the stage
+STEP = ("learner", "step")  # from one step to the next, whatever the time was spent on
+COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_generated", "samples_scored{")
+_SPENT = "spent_s"
+PhaseKey = tuple[str, str]  # (stage, phase)
+FlowKey = tuple[str, str]  # (owner, counter with its labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseTime:
+    """How long a phase takes."""
+
+    typical_s: float  # median
+    high_s: float  # 90th percentile
+    num_spans: int
+
+
+class PhaseTimes:
+    """Spans of phases, the last ones of each."""
+
+    def __init__(self) -> None:
+        self._spans: dict[PhaseKey, deque[float]] = {}
+        self._times: dict[PhaseKey, PhaseTime] = {}  # of spans that did not change since
+        self._stepped: dict[str, tuple[float, float]] = {}  # instance -> (sender's time of its last step, step)
+
+    def add(self, event: StageEvent) -> None:
+        """Take one event; those of an instance in their order."""
+        if event.kind == "phase_ended":
+            self._take((event.stage, event.name), event.gauges.get(_SPENT, math.nan))
+        elif event.kind == "notice" and (event.stage, event.name) == STEP:
+            step, at_s = event.gauges.get("step", math.nan), event.monotonic_s
+            before = self._stepped.get(event.instance)
+            self._stepped[event.instance] = (at_s, step)
+            if before is not None and step == before[1] + 1:
+                self._take(STEP, at_s - before[0])
+
+    def forget(self, instance: str) -> None:
+        """The process is gone."""
+        self._stepped.pop(instance, None)
+
+    def times(self) -> dict[PhaseKey, PhaseTime]:
+        """Phases that ended at least once."""
+        for key in self._spans.keys() - self._times.keys():
+            self._times[key] = _time_of(self._spans[key])
+        return dict(self._times)
+
+    def _take(self, key: PhaseKey, span_s: float) -> None:
+        if math.isfinite(span_s) and span_s >= 0:
+            self._spans.setdefault(key, deque(maxlen=NUM_SPANS)).append(span_s)
+            self._times.pop(key, None)
+
+
+class Rates:
+    """Counters of many processes as rates per second.
+
+    Args:
+        window_s: a rate is over this long, or over the time since listening began where that is less.
+        began_s: local time at which listening began.
+    """
+
+    def __init__(self, *, window_s: float, began_s: float) -> None:
+        self._window_s = window_s
+        self._began_s = began_s
+        self._last: dict[str, Mapping[str, float]] = {}  # instance -> its counters
+        self._added: deque[tuple[float, FlowKey, float]] = deque()
+        self._seen: set[FlowKey] = set()
+
+    def add(self, instance: str, owner: str, *, gauges: Mapping[str, float], now_s: float) -> None:
+        """Take the counters of one heartbeat."""
+        counters = {name: value for name, value in gauges.items() if name.startswith(COUNTERS) and value >= 0}
+        before = self._last.get(instance)
+        self._last[instance] = counters
+        if before is None:
+            return
+        for name, value in counters.items():
+            self._seen.add((owner, name))
+            more = value - before.get(name, 0.0)
+            if more > 0:
+                self._added.append((now_s, (owner, name), more))
+
+    def forget(self, instance: str) -> None:
+        """The process is gone; what it counted stays counted."""
+        self._last.pop(instance, None)
+
+    def per_s(self, now_s: float) -> dict[FlowKey, float]:
+        """Rate of each counter that was seen twice; 0 of one that stood still for the whole window."""
+        while self._added and self._added[0][0] < now_s - self._window_s:
+            self._added.popleft()
+        over_s = min(self._window_s, now_s - self._began_s)
+        if over_s <= 0:
+            return {}
+        rates = dict.fromkeys(self._seen, 0.0)
+        for _, key, more in self._added:
+            rates[key] += more / over_s
+        return rates
+
+
+def _time_of(spans: deque[float]) -> PhaseTime:
+    high_s = quantiles(spans, n=10, method="inclusive")[-1] if len(spans) > 1 else spans[0]
+    return PhaseTime(typical_s=median(spans), high_s=high_s, num_spans=len(spans))
