@@ -24,7 +24,11 @@ from topics.catalog import SAMPLES
 
 GROUP = "rlweave.policies"
 RECEIVING = "weights"  # traffic class of a fetch
-BUILTINS = {"static": "consumers.scheduler.policy:decide"}
+BUILTINS = {
+    "static": "consumers.scheduler.policy:decide",
+    "reactive": "consumers.scheduler.reactive:decide",
+    "stage_aware": "consumers.scheduler.stage_aware:decide",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,11 @@ from pipeline.settings import PositiveInt, Seconds, Section
 class SchedulerSettings(Section):
     """`[scheduler]`."""
 
-    policy: str = Field(default="static", description="static, an installed policy, module:attr or file.py:attr.")
+    policy: str = Field(
+        default="static",
+        description="static, reactive (replicas by watermarks), stage_aware (replicas by prediction), an installed "
+        "policy, module:attr or file.py:attr.",
+    )
     heartbeat_s: Seconds = Field(
         default=1.0, description="Time between heartbeats on `commands`; without them engines fetch by themselves."
     )
@@ -43,6 +47,34 @@ class SchedulerSettings(Section):
     wave_limit_s: Seconds = Field(
         default=30.0,
         description="Longest wait for an engine that was given leave to load, its fetch included; then the next do.",
+    )
+    scale_up_cool_down_s: Seconds = Field(
+        default=20.0, description="Least time from a change of replicas to more of them."
+    )
+    scale_down_cool_down_s: Seconds = Field(
+        default=60.0,
+        description="Least time from a change of replicas to fewer of them: what was just started is kept.",
+    )
+    scale_slack: float = Field(
+        default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
+    )
+    start_cost_share: float = Field(
+        default=0.2, gt=0, description="stage_aware: largest share of the time left that a process may take to start."
+    )
+    starved_share: float = Field(
+        default=0.2, gt=0, le=1, description="reactive: share of time waiting for data at which the learner is starved."
+    )
+    busy_share: float = Field(
+        default=0.7,
+        gt=0,
+        le=1,
+        description="reactive: use of slots, or share of time scoring, from which on all are busy.",
+    )
+    idle_share: float = Field(
+        default=0.4, ge=0, lt=1, description="reactive: use up to which there is one process too many."
+    )
+    reward_lag_s: Seconds = Field(
+        default=5.0, description="reactive: lag in time at which a reward gets a replica more."
     )
     publish_bytes_s: PositiveFloat | None = Field(
         default=None, description="Most bytes per second that one engine takes while it fetches a version; absent: all."

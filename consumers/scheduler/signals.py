@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from consumers.scheduler.shares import Shares
 from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing, owner_of
 from consumers.scheduler.stage_clock import PhaseTimes, Rates
 from pipeline.history import LedgerView
@@ -35,6 +36,7 @@ class Signals:
         self._began_s = began_s
         self._times = PhaseTimes()
         self._rates = Rates(window_s=rate_window_s, began_s=began_s)
+        self._shares = Shares(window_s=rate_window_s)
         self._ledger = ledger
         self._instances: dict[str, InstanceSeen] = {}
         self._stopped_s: dict[str, float] = {}
@@ -46,6 +48,7 @@ class Signals:
         if seen is not None and event.seq <= seen.seq:
             return
         self._times.add(event)
+        self._shares.add(event, now_s=now_s)
         if event.kind == "notice" and event.name == "stopped":
             self._instances.pop(event.instance, None)
             self._stopped_s[event.instance] = now_s
@@ -98,22 +101,26 @@ class Signals:
 
     def snapshot(self, *, now_s: float, lag: Mapping[LagKey, int | None], standing: Standing) -> Snapshot:
         """Everything, as of `now_s`."""
+        instances = tuple(self._instances[name] for name in sorted(self._instances))
         return Snapshot(
             now_s=now_s,
             observed_s=now_s - self._began_s,
-            instances=tuple(self._instances[name] for name in sorted(self._instances)),
+            instances=instances,
             stopped=frozenset(self._stopped_s),
             staged=tuple(sorted(version for version in self._staged if self._ledger.is_made(version))),
             horizon=self._ledger.horizon,
             lag=dict(lag),
             times=self._times.times(),
             rates=self._rates.per_s(now_s),
+            shares=self._shares.of_phases(instances, now_s=now_s),
+            slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,
         )
 
     def _forget(self, instance: str) -> None:
         self._times.forget(instance)
         self._rates.forget(instance)
+        self._shares.forget(instance)
 
 
 def _phase_of(event: StageEvent) -> str | None:

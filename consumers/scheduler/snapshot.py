@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from consumers.scheduler.stage_clock import FlowKey, PhaseKey, PhaseTime
 from schemas.records import Version
+from topics.catalog import PROMPTS
 
 _REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
 LagKey = tuple[str, str]  # (consumer group, short topic name)
@@ -85,11 +86,36 @@ class Publishing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scalable:
+    """Processes of one kind, the number of which may be changed while the run goes on."""
+
+    target: str  # "rollout", "reward.NAME"
+    group: str  # consumer group whose members they are
+    least: int
+    most: int
+    initial: int  # number at the start of the run
+
+    @property
+    def stage(self) -> str:
+        """Their stage."""
+        return self.target.partition(".")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A scale command in force."""
+
+    replicas: int
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """The commands in force, as they stand on the compacted topic."""
 
     publish: Publishing | None = None
     rate: float | None = None  # groups per second; None: no limit
+    scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property
@@ -111,12 +137,54 @@ class Snapshot:
     lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
     times: Mapping[PhaseKey, PhaseTime] = field(default_factory=dict)  # how long phases take; absent: none ended yet
     rates: Mapping[FlowKey, float] = field(default_factory=dict)  # per second; absent: not known
+    shares: Mapping[PhaseKey, float] = field(default_factory=dict)  # of time lately; absent: none of it was seen
+    slot_use: float | None = None  # mean share of the engines' slots in use lately; None: not known
+    fleet: tuple[Scalable, ...] = ()  # what has a number of replicas that may be changed
+    groups_per_step: int = 1
+    group_size: int = 1
+    max_steps: int | None = None
     standing: Standing = Standing()
 
     @property
     def newest_staged(self) -> Version | None:
         """The version staged last; None before the first."""
         return self.staged[-1] if self.staged else None
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that the run has still to do; None: not known."""
+        if self.max_steps is None or self.horizon is None:
+            return None
+        return max(0, self.max_steps - self.horizon.step)
+
+    def num_heard(self, owner: str) -> int:
+        """Processes of a stage, or of a reward's consumer group, that are known of."""
+        return sum(owner in (one.stage, owner_of(one)) for one in self.instances)
+
+    def is_heard(self, stage: str, *, silence_s: float) -> bool:
+        """Whether one process of the stage was heard lately."""
+        return any(one.stage == stage and one.age_s(self.now_s) <= silence_s for one in self.instances)
+
+    def replicas_wanted(self, target: Scalable) -> int:
+        """The number commanded last, else that of the run's start."""
+        scaled = self.standing.scale.get(target.target)
+        return target.initial if scaled is None else scaled.replicas
+
+    def replicas_heard(self, target: Scalable, *, silence_s: float) -> int:
+        """Processes of it that were heard lately."""
+        owner = target.stage if target.stage == "rollout" else target.group
+        return sum(owner in (one.stage, owner_of(one)) and one.age_s(self.now_s) <= silence_s for one in self.instances)
+
+    def has_unstarted_prompts(self) -> bool:
+        """Whether there are more sequences to make of prompts that no engine has taken up than slots for them; unknown
+        is no."""
+        targets = [each for each in self.fleet if each.target == "rollout"]
+        lag = self.lag.get((targets[0].group, PROMPTS.name)) if targets else None
+        free = self.free_slots()
+        if lag is None or free is None:
+            return False
+        taken = sum(one.gauges.get("prompts_in_flight", 0.0) for one in self.instances)
+        return (lag - taken) * self.group_size > free
 
     def lag_s(self, key: LagKey) -> float | None:
         """Seconds that the group needs for its lag at its present rate: infinite when it reads nothing, None when lag

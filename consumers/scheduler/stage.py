@@ -15,6 +15,7 @@ what happened. While it is away engines help themselves (design, section 4).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from consumers.scheduler.lag_watch import LagWatch
@@ -22,6 +23,7 @@ from consumers.scheduler.pace import Pace
 from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
+from consumers.scheduler.snapshot import Scalable
 from consumers.scheduler.standing import StandingCommands
 from pipeline.history import LedgerView
 from pipeline.plugins import load_plugin
@@ -29,7 +31,7 @@ from pipeline.stage import TURN_S, StageContext
 from pipeline.unbacked import UnbackedVersions
 from schemas.errors import PluginError
 from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, StageEvent, Version
-from topics.catalog import COMMANDS, EVENTS, LEDGER, SAMPLES, WEIGHTS, Topic
+from topics.catalog import COMMANDS, EVENTS, LEDGER, PROMPTS, SAMPLES, WEIGHTS, Topic
 from topics.clock import Deadline
 from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer, WriterSettings
 
@@ -43,10 +45,18 @@ class SchedulerStage:
 
     finished = False  # it serves until it is told to stop
 
-    def __init__(self, context: StageContext, *, settings: SchedulerSettings, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        *,
+        settings: SchedulerSettings,
+        policy: Policy | None = None,
+        fleet: tuple[Scalable, ...] = (),
+    ) -> None:
         self._context = context
         self._settings = settings
         self._policy = policy
+        self._fleet = fleet
         self._ledger = LedgerView(context.log.data_partitions)
         self._signals = self._new_signals()
         self._unbacked = UnbackedVersions(context.clock)
@@ -175,6 +185,7 @@ class SchedulerStage:
 
     def _watch_lag(self) -> None:
         wanted: list[tuple[str, Topic]] = [(group, SAMPLES) for group in self._signals.reward_groups()]
+        wanted += [(target.group, PROMPTS) for target in self._fleet if target.target == "rollout"]
         self._lag.refresh(wanted)
         for (group, topic), lag in self._lag.latest().items():
             if lag is None:
@@ -187,7 +198,14 @@ class SchedulerStage:
             raise RuntimeError("a decision before the start")
         now_s = self._context.clock.monotonic()
         self._decided_s = now_s
-        snapshot = self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing)
+        run = self._context.run
+        snapshot = replace(
+            self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing),
+            fleet=self._fleet,
+            groups_per_step=run.groups_per_step,
+            group_size=run.group_size,
+            max_steps=run.max_steps,
+        )
         drafts = self._policy(snapshot, self._settings)
         self._pace.tell(snapshot)
         if drafts:
@@ -206,6 +224,8 @@ class SchedulerStage:
         if draft.kind != "heartbeat":
             version = None if draft.publish is None else draft.publish.version
             details = {"target": draft.target, "kind": draft.kind, "reason": draft.reason, "version": str(version)}
+            if draft.replicas is not None:
+                details["replicas"] = str(draft.replicas)
             self._context.events.notice("commanded", details=details)
 
 

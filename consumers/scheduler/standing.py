@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.snapshot import Publishing, Standing
+from consumers.scheduler.snapshot import Publishing, Scaled, Standing
 from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE = ("rollout", "publish"), ("prompts", "rate")
+_PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
 
 
 class StandingCommands:
@@ -38,6 +38,8 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=_publishing(command, now_s=now_s))
         elif (command.target, command.kind) == _RATE:
             self._standing = replace(self._standing, rate=command.rate)
+        elif command.kind == _SCALE and command.replicas is not None:
+            self._scale(command.target, command.replicas, at_s=now_s)
 
     @property
     def epoch(self) -> int:
@@ -91,8 +93,14 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=draft.publish)
         elif (draft.target, draft.kind) == _RATE:
             self._standing = replace(self._standing, rate=draft.rate)
+        elif draft.kind == _SCALE and draft.replicas is not None:
+            self._scale(draft.target, draft.replicas, at_s=now_s)
         elif draft.kind == "heartbeat":
             self._standing = replace(self._standing, heartbeat_s=now_s)
+
+    def _scale(self, target: str, replicas: int, *, at_s: float) -> None:
+        scale = {**self._standing.scale, target: Scaled(replicas=replicas, at_s=at_s)}
+        self._standing = replace(self._standing, scale=scale)
 
 
 def _publishing(command: Command, *, now_s: float) -> Publishing | None:
