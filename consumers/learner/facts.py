@@ -30,6 +30,7 @@ from schemas.errors import RecordInvalid
 
 SETTINGS, INITIAL_STATE, FIRST_ANCHOR = "settings", "initial_state", "first_anchor"
 MAX_THREADS, MAX_SEED = 4096, 2**63 - 1  # a record can say anything: more threads would end the process
+_MAX_CHARS = 32 * 1024  # ten times what the settings of today have
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -91,6 +92,8 @@ def arithmetic_in(facts: Mapping[str, str]) -> Arithmetic | None:
     text = facts.get(SETTINGS)
     if text is None:
         return None
+    if len(text) > _MAX_CHARS:  # the checks list everything that is wrong, which takes seconds for a longer text
+        raise _not_understood(f"they have {len(text)} characters, at most {_MAX_CHARS} are read")
     try:
         found = Arithmetic.model_validate_json(text)
     except ValidationError as error:

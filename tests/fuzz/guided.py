@@ -98,7 +98,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     guided = Guided(DECODERS[name], folder, seconds=seconds)
     options = [
-        *(f"-max_len={_MAX_INPUT_BYTES}", "-timeout=20", "-rss_limit_mb=3000"),
+        *(f"-max_len={_MAX_INPUT_BYTES}", "-timeout=120", "-rss_limit_mb=3000"),
         *(f"-artifact_prefix={folder}{os.sep}", "-print_final_stats=0", "-verbosity=0", "-len_control=0"),
     ]
     atheris.Setup([sys.argv[0], *options, str(folder / "corpus")], guided.one, custom_mutator=guided.mutate)

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import orjson
 import torch
 from blake3 import blake3
+from safetensors.torch import save
 
 from consumers.learner import checkpoint, facts
 from consumers.learner.checkpoint import LearnerState, Snapshot
@@ -223,7 +224,31 @@ def _checkpoint_files() -> list[bytes]:
     with TemporaryDirectory() as folder:
         path = Path(folder, "2.7")
         save_whole(path)
-        return [pack_items([(number, (path / name).read_bytes())]) for number, name in enumerate(_FILES)]
+        whole = [(number, (path / name).read_bytes()) for number, name in enumerate(_FILES)]
+    return [pack_items([item]) for item in (*whole, *_nearly_whole(*(content for _, content in whole[:2])))]
+
+
+def _nearly_whole(manifest_json: bytes, state_json: bytes) -> list[tuple[int, bytes]]:
+    """Files with one fault each, which mutation alone seldom makes."""
+    state = [{"positions": {"prompts": 3}}, {"closed": {"watermark": 4}}, {"closed": {"watermark": 4, "above": [-6]}}]
+    entries = [{"num_bytes": 1}, {"blake3": _DIGEST}]
+    listed = orjson.loads(manifest_json)
+    generator = torch.Generator().get_state()
+    optimizers = [
+        {"exp_avg.0": torch.ones(2, 3)},
+        {"exp_avg.9": torch.ones(2, 3), "generator": generator},
+        {"exp_avg.0": torch.ones(3, 2), "generator": generator},
+        {"generator": torch.ones(3)},
+    ]
+    return [
+        *((1, orjson.dumps(orjson.loads(state_json) | change)) for change in state),
+        (0, orjson.dumps(listed | {"format": 0})),
+        *(
+            (0, orjson.dumps(listed | {"files": listed["files"] | {_FILES[1]: listed["files"][_FILES[1]] | entry}}))
+            for entry in entries
+        ),
+        *((3, save(tensors)) for tensors in optimizers),
+    ]
 
 
 def _small_files() -> list[bytes]:

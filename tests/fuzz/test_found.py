@@ -13,7 +13,7 @@ import pytest
 import torch
 from blake3 import blake3
 
-from consumers.learner import checkpoint
+from consumers.learner import checkpoint, facts
 from ops.replay import select
 from ops.replay.summaries import summary, token_table
 from ops.run_file import load_run_file
@@ -28,7 +28,7 @@ from pipeline.weights.peer import PeerServer, PeerSettings
 from pipeline.weights.peer_board import Problem
 from schemas import _fastavro, _items, plans
 from schemas.codec import MARKER, decode, encode
-from schemas.errors import CheckpointError, CodecError, SettingsError, WeightsError
+from schemas.errors import CheckpointError, CodecError, RecordInvalid, SettingsError, WeightsError
 from schemas.records import ChunkRef, Message, Record, Sample, TensorEntry, Version, VersionRun
 from schemas.registry import shipped
 from tests.fuzz.records import golden_frames
@@ -215,6 +215,13 @@ def test_a_number_that_settings_in_use_cannot_hold_is_refused_by_name(tmp_path: 
     file.write_text(f"{MINIMAL}[prompts.source.config]\ndepths = [1, {number}]\n")
     with pytest.raises(SettingsError, match=r"prompts\.source\.config\.depths\.1 = .*is of 64 bits"):
         load_run_file(file)
+
+
+def test_settings_in_the_ledger_are_read_up_to_a_length() -> None:
+    """200 kB of names that mean nothing took two seconds to refuse."""
+    text = "{" + ",".join(f'"{number}":0' for number in range(20_000)) + "}"
+    with pytest.raises(RecordInvalid, match=r"characters, at most 32768 are read"):
+        facts.arithmetic_in({facts.SETTINGS: text})
 
 
 def test_a_login_is_looked_for_in_one_pass() -> None:
