@@ -69,11 +69,11 @@ def _errors(run_file: RunFile) -> Iterator[str]:
 
 
 def _server_errors(run_file: RunFile) -> Iterator[str]:
-    urls, replicas = run_file.rollout.http.base_urls, run_file.rollout.replicas
-    if len(urls) < replicas:
+    urls, (_, most), name = run_file.rollout.http.base_urls, run_file.rollout.replica_limits, _most_name(run_file)
+    if len(urls) < most:
         yield (
-            f"rollout.http.base_urls names {len(urls)} server(s) and rollout.replicas = {replicas}: every rollout "
-            "process has a server of its own"
+            f"rollout.http.base_urls names {len(urls)} server(s) and {name} = {most}: every rollout process has a "
+            "server of its own"
         )
     twice = sorted({url for url in urls if urls.count(url) > 1})
     if twice:
@@ -85,10 +85,10 @@ def _server_errors(run_file: RunFile) -> Iterator[str]:
 
 def _warnings(run_file: RunFile) -> Iterator[str]:
     run = run_file.run
-    wanted = 4 * run_file.rollout.replicas
+    wanted = 4 * run_file.rollout.replica_limits[1]
     if run.partitions < wanted:
         yield (
-            f"run.partitions = {run.partitions} is below 4 x rollout.replicas = {wanted}: prompts will be spread "
+            f"run.partitions = {run.partitions} is below 4 x {_most_name(run_file)} = {wanted}: prompts will be spread "
             "unevenly; it cannot be raised later"
         )
     if run.publish_lag_versions >= run.max_staleness + 1 and run.on_stale == "drop":
@@ -107,16 +107,21 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
             f"learner.collective_limit_s = {limit_s:g} is not above {LONGEST_TRANSACTION_S:g} s, the longest time of a "
             "transaction: while the broker is slow, ranks will take rank 0 for dead"
         )
-    urls, replicas = run_file.rollout.http.base_urls, run_file.rollout.replicas
-    if run_file.rollout.engine == "http" and len(urls) > replicas:
+    urls, (_, most) = run_file.rollout.http.base_urls, run_file.rollout.replica_limits
+    if run_file.rollout.engine == "http" and len(urls) > most:
         yield (
-            f"rollout.http.base_urls names {len(urls)} servers and rollout.replicas = {replicas}: those after the "
-            f"first {replicas} are not used"
+            f"rollout.http.base_urls names {len(urls)} servers and {_most_name(run_file)} = {most}: those after the "
+            f"first {most} are not used"
         )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"
     if run.max_staleness == 0:
         yield "run.max_staleness = 0 makes rollout and learning wait for each other (synchronous training)"
+
+
+def _most_name(run_file: RunFile) -> str:
+    """The setting that says how many rollout processes there may be."""
+    return f"rollout.{'replicas' if run_file.rollout.max_replicas is None else 'max_replicas'}"
 
 
 def _sample_bytes(run_file: RunFile) -> int:

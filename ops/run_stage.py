@@ -1,7 +1,7 @@
 """Runs one stage in this process: settings, addresses, context, stage, loop.
 
-Invariants: a stop signal is heard from here on: at once while the libraries of the stage are imported, as nothing is in
-hand, and within a turn afterwards; a process whose supervisor is gone stops.
+Invariants: a signal to stop or to retire is heard from here on: at once while the libraries of the stage are imported,
+as nothing is in hand, and within a turn afterwards; a process whose supervisor is gone stops.
 Failure: named errors go to the command line; a stage's own errors are handled by the run loop.
 """
 
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -52,7 +53,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
         TopicMismatch: the run's topics were made with other settings.
     """
     stop = StopSignal()
-    _end_at_once_on_sigterm(stop)
+    _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
@@ -125,14 +126,15 @@ def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str
     return run_file.model_copy(update={"rewards": added}), name
 
 
-def _end_at_once_on_sigterm(stop: StopSignal) -> None:
+def _end_at_once_on_signals(stop: StopSignal) -> None:
     """Until the run loop listens by itself."""
 
-    def handle(*_: object) -> None:
-        stop.request("SIGTERM")  # should an import swallow the exit, the loop will not begin
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop.request(signal.Signals(number).name)  # should an import swallow the exit, the loop will not begin
         sys.exit(int(ExitCode.OK))
 
     signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGUSR2, handle)
 
 
 def _stop_with_supervisor(stop: StopSignal) -> None:

@@ -7,7 +7,7 @@
                   chunks     |  '------------------- weights (manifests) <---------'
          peer ---------------'                              |
            ^ chunk store of the learner's host              v
-           every stage --> events --> scheduler --> commands --> prompts, rollout
+           every stage --> events --> scheduler --> commands --> prompts, rollout, supervisor
 
 | stage     | reads                              | writes                    | waits for          | unblocked by     |
 |-----------|------------------------------------|---------------------------|--------------------|------------------|
@@ -18,16 +18,17 @@
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
 | peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
 
-Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
-where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each reads its own
-partitions of the data topics, rank 0 alone writes (docs/design/0008).
+The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts and rewards as these ask
+for. Every stage, and it, writes events, and dead letters for what it cannot decode. Stages share nothing but the log,
+the chunks and, where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each
+reads its own partitions of the data topics, rank 0 alone writes (docs/design/0008).
 """
 
 # ruff: noqa: PLC0415 - a process imports its own stage only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,12 +37,14 @@ from ops.run_file import RunFile
 from ops.supervisor.processes import Program
 from pipeline.credentials import client_config, redis_client
 from pipeline.redis_client import RedisClient
+from pipeline.settings import Replicated
 from pipeline.stage import Stage, StageContext
 from schemas.errors import SettingsError
 from topics.access import ADMIN, Grant, grants
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 
+ROLLOUT_TARGET = "rollout"  # of scale commands; those for rewards have `reward_target`
 SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
 
 
@@ -96,8 +99,22 @@ def access_of(run_file: RunFile, role: str) -> list[Grant]:
 
 
 def programs(run_file: RunFile, *, settings_file: Path) -> list[Program]:
-    """Every process of a run, in the order they are started."""
+    """Every process of a run, in the order they are started, those included that are only started when more of their
+    kind are wanted."""
     return list(_programs(run_file, settings_file=settings_file))
+
+
+def scale_limits(run_file: RunFile, *, stages: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Fewest and most processes of each target of scale commands, of these stages."""
+    limits = {ROLLOUT_TARGET: run_file.rollout.replica_limits} if "rollout" in stages else {}
+    if "reward" in stages:
+        limits |= {reward_target(name): reward.replica_limits for name, reward in sorted(run_file.rewards.items())}
+    return limits
+
+
+def reward_target(name: str) -> str:
+    """What scale commands call the processes of a reward."""
+    return f"reward.{name}"
 
 
 def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext) -> Stage:
@@ -120,6 +137,11 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         arguments = ("run", stage, "--config", str(settings_file), *more)
         return Program(name=name, stage=stage, arguments=arguments, log_file=logs / f"{name}.log")
 
+    def seats(settings: Replicated) -> Iterator[tuple[str, bool]]:
+        """Slot numbers, and which of them are spare at first."""
+        for slot in range(settings.replica_limits[1]):
+            yield str(slot), slot >= settings.replicas
+
     yield program("peer", "peer")
     if run_file.learner.ranks == 1:
         yield program("learner", "learner")
@@ -128,11 +150,13 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
             yield replace(program(f"learner-{rank}", "learner", "--slot", str(rank)), unit="learner")
     yield program("scheduler", "scheduler")
     yield program("prompts", "prompts")
-    for slot in range(run_file.rollout.replicas):
-        yield program(f"rollout-{slot}", "rollout", "--slot", str(slot))
+    for slot, spare in seats(run_file.rollout):
+        one = program(f"rollout-{slot}", "rollout", "--slot", slot)
+        yield replace(one, target=ROLLOUT_TARGET, spare=spare)
     for name, reward in sorted(run_file.rewards.items()):
-        for slot in range(reward.replicas):
-            yield program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", str(slot))
+        for slot, spare in seats(reward):
+            one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
+            yield replace(one, target=reward_target(name), spare=spare)
 
 
 def _prompts(parts: _Parts) -> Stage:

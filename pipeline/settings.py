@@ -43,6 +43,34 @@ class Section(BaseModel):
     )
 
 
+class Replicated(Section):
+    """What every section has whose processes may become more or fewer while the run goes on."""
+
+    replicas: PositiveInt = Field(default=1, description="Processes that `rlweave up` starts.")
+    min_replicas: PositiveInt | None = Field(
+        default=None, description="Fewest processes the scheduler may leave; absent: as many as replicas."
+    )
+    max_replicas: PositiveInt | None = Field(
+        default=None, description="Most processes at a time, those included that still retire; absent: as replicas."
+    )
+
+    @model_validator(mode="after")
+    def _limits_hold_replicas(self) -> Self:
+        fewest, most = self.replica_limits
+        if not fewest <= self.replicas <= most:
+            raise ValueError(
+                f"replicas = {self.replicas} is not within min_replicas = {fewest} and max_replicas = {most}"
+            )
+        return self
+
+    @property
+    def replica_limits(self) -> tuple[int, int]:
+        """Fewest and most processes."""
+        fewest = self.replicas if self.min_replicas is None else self.min_replicas
+        most = self.replicas if self.max_replicas is None else self.max_replicas
+        return fewest, most
+
+
 class RunSettings(Section):
     """`[run]`: what the run is; every stage reads it."""
 

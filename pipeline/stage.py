@@ -3,7 +3,8 @@
 Role: a stage is an object with `start`, `turn` and `stop`; the loop turns it until it is finished or told to stop.
 Data in and out: through the `Log` of the context.
 Invariants: SIGTERM is seen within one turn, and a turn is bounded (`TURN_S` while it only waits); heartbeats come
-from a thread of their own, so a long step does not look like a death, while `turn_age_s` shows it.
+from a thread of their own, so a long step does not look like a death, while `turn_age_s` shows it. SIGUSR2 retires a
+process: it is to finish what it has and take no more; to a stage that does not know how (`Retiring`) it is a SIGTERM.
 Failure: a named error ends the process with its message and exit code; anything else is a bug, logged with its
 traceback. This is the one place with a broad handler.
 """
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pipeline.events import Events
 from pipeline.exit_codes import ExitCode, exit_code_for
@@ -67,6 +68,13 @@ class Stage(Protocol):
         ...
 
 
+@runtime_checkable
+class Retiring(Protocol):
+    """A stage that looks at `StageContext.retire` itself."""
+
+    retires: bool  # True: once retired it takes no more work, and is `finished` when all it had is acknowledged
+
+
 class StopSignal:
     """Set by SIGTERM, SIGINT or by code; long waits look at it."""
 
@@ -103,6 +111,7 @@ class StageContext:
     events: Events
     dead_letter_writer: Writer
     stop: StopSignal = field(default_factory=StopSignal)
+    retire: StopSignal = field(default_factory=StopSignal)  # set by SIGUSR2
 
     def hooks(self) -> ReaderHooks:
         """Reader hooks that write dead letters and say what was lost; add `assigned` and `revoked` with `replace`."""
@@ -199,20 +208,21 @@ def make_context(
 
 def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     """Run a stage until it is finished, stopped or broken. Call from the main thread."""
-    _install_signals(context.stop)
+    _install_signals(context, retires=isinstance(stage, Retiring) and stage.retires)
     heart = _Heart(context)
     heart.start()
     code = _guarded(lambda: _turns(stage, context, heart=heart))
     deadline = Deadline.after(context.run.stop_grace_s, clock=context.clock)
     stop_code = _guarded(lambda: stage.stop(deadline=deadline))
     heart.stop()
-    context.events.notice("stopped", details={"reason": context.stop.reason or "finished", "code": str(int(code))})
+    reason = context.stop.reason or ("retired" if context.retire.requested else "finished")
+    context.events.notice("stopped", details={"reason": reason, "code": str(int(code))})
     context.events.close(deadline=deadline)
     return code if code is not ExitCode.OK else stop_code
 
 
 def _turns(stage: Stage, context: StageContext, *, heart: _Heart) -> None:
-    if context.stop.requested:
+    if context.stop.requested or context.retire.requested:
         return
     context.events.enter("starting")
     stage.start(deadline=Deadline.after(context.run.stop_grace_s * 4, clock=context.clock))
@@ -241,12 +251,18 @@ class _Work(Protocol):
     def __call__(self) -> None: ...
 
 
-def _install_signals(stop: StopSignal) -> None:
-    def handle(number: int, _frame: FrameType | None) -> None:
-        stop.request(signal.Signals(number).name)
+def _install_signals(context: StageContext, *, retires: bool) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        context.stop.request(signal.Signals(number).name)
 
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
+    def retire(number: int, frame: FrameType | None) -> None:
+        context.retire.request(signal.Signals(number).name)
+        if not retires:
+            stop(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGUSR2, retire)
 
 
 class _Heart:

@@ -87,6 +87,11 @@ class WorkQueue:
         """Records that may be taken now."""
         return self._max_in_flight - len(self._in_flight)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is out and all that was done, in partitions that are ours, is committed."""
+        return not self._in_flight and not self._tracker.commit_positions()
+
     def take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         """Up to `max_records` records, never more than free slots; none when the deadline ends first.
 

@@ -12,21 +12,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.settings import PositiveInt, Seconds, Section
+from pipeline.settings import PositiveInt, Replicated, Seconds
 from schemas.errors import SettingsError
 
 OptionValue = str | int | float | bool | list[str] | list[int] | list[float]
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
 
-class RewardSettings(Section):
+class RewardSettings(Replicated):
     """One reward: which plug-in, with which weight, and how patient with it."""
 
     plugin: str = Field(description="exact_match, number_match, reasoning_gym, module:attr or path/to/file.py:attr.")
     weight: float = Field(
         default=1.0, allow_inf_nan=False, description="Factor in the training signal; 0: shadow, never trained on."
     )
-    replicas: PositiveInt = Field(default=1, description="Processes that share the work.")
     options: dict[str, OptionValue] = Field(default_factory=dict, description="Keyword arguments for the plug-in.")
     group: str | None = Field(
         default=None,

@@ -32,6 +32,8 @@ class Program:
     command: tuple[str, ...] = (sys.executable, "-m", "ops.cli")  # what takes the arguments
     environment: Mapping[str, str] = field(default_factory=dict)
     unit: str = ""  # programs of one unit end and start together; empty: none
+    target: str = ""  # what a scale command calls programs of this kind; empty: their number is fixed
+    spare: bool = False  # not started before more of its kind are wanted
 
 
 class Slot:
@@ -86,13 +88,15 @@ class Slot:
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self._send(signal.SIGTERM)
+
+    def ask_to_retire(self) -> None:
+        """Send SIGUSR2: finish what is in hand, take no more, and end."""
+        self._send(signal.SIGUSR2)
 
     def kill(self) -> None:
         """Send SIGKILL, which also ends a process that stands still."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+        self._send(signal.SIGKILL)
 
     def wait_stopped(self, *, deadline: Deadline) -> int | None:
         """Wait for the end; kill at the deadline. Returns the exit code, None if there was no process."""
@@ -104,3 +108,7 @@ class Slot:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)

@@ -21,4 +21,9 @@ class SupervisorSettings(Section):
         description="Time the other ranks of a learner have to end by themselves when one has ended; then they are "
         "killed, and all start again together.",
     )
+    retire_s: Seconds = Field(
+        default=60.0,
+        description="Time a process that is one too many has to finish what it took; then it is stopped, and what is "
+        "left of its work goes to others.",
+    )
     drain_s: Seconds = Field(default=30.0, description="Longest wait for rewards to finish once the learner is done.")

@@ -5,7 +5,8 @@ End of a run: (1) the learner exits with 0; (2) prompts and rollouts stop; (3) r
 (4) rewards, scheduler and peer stop. A stop from outside skips (1) and (3).
 Invariants: a stage that dies is started again with a growing wait, and so is a learner that was stopped before its run
 was complete; an exit code a restart cannot mend ends the run; the ranks of a learner end and start together
-(`ops.supervisor.units`); no process is left behind, whatever happens here.
+(`ops.supervisor.units`); rollouts and rewards become more or fewer when that is asked for (`ops.supervisor.replicas`),
+and one that was let go is not started again; no process is left behind, whatever happens here.
 Failure: the exit code is that of the stage that ended the run.
 """
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ops.supervisor.processes import Program, Slot
+from ops.supervisor.replicas import Kept, Replicas, Scaling
 from ops.supervisor.restarts import GiveUp, RestartPolicy
 from ops.supervisor.settings import SupervisorSettings
 from ops.supervisor.units import Exit, Unit
@@ -46,14 +47,6 @@ class RunEnds(Protocol):
     def is_drained(self) -> bool:
         """Whether every sample has been scored; unknown is no."""
         ...
-
-
-@dataclass
-class _Kept:
-    slot: Slot
-    policy: RestartPolicy
-    unit: Unit | None = None
-    start_at_s: float | None = None  # set while waiting for a restart
 
 
 def last_words(log_file: Path) -> list[str]:
@@ -94,14 +87,25 @@ class Supervisor:
         self._on_exit = on_exit
         self._units = {program.unit: Unit(settings) for program in programs if program.unit}
         self._kept = [
-            _Kept(Slot(program, clock=clock), RestartPolicy(settings), unit=self._units.get(program.unit))
+            Kept(
+                Slot(program, clock=clock),
+                RestartPolicy(settings),
+                unit=self._units.get(program.unit),
+                is_wanted=not program.spare,
+            )
             for program in programs
         ]
+        self._scaling = Scaling(self._kept, settings, clock=clock, grace_s=ends.grace_s, say=on_event)
 
     @property
     def pids(self) -> dict[str, list[int]]:
         """All pids each program had, in order of their starts."""
         return {kept.slot.program.name: list(kept.slot.pids) for kept in self._kept}
+
+    @property
+    def replicas(self) -> dict[str, Replicas]:
+        """Processes that run, and that still retire, of each kind whose number can change."""
+        return self._scaling.replicas
 
     def run(self) -> int:
         """Run to the end; returns the exit code."""
@@ -109,7 +113,8 @@ class Supervisor:
         is_through = False
         try:
             for kept in self._kept:
-                kept.slot.start()
+                if kept.is_wanted:
+                    kept.slot.start()
             while code is None and not self._stop.requested:
                 code = self._turn()
                 self._each_turn()
@@ -124,8 +129,19 @@ class Supervisor:
         and its processes are started elsewhere. Call from `each_turn` only."""
         kept = next(each for each in self._kept if each.slot.program.name == name)
         process = kept.slot.release()
-        kept.start_at_s = self._clock.monotonic()
+        kept.retirement = None  # whoever has the process now sees to it
+        if kept.is_wanted:
+            kept.start_at_s = self._clock.monotonic()
         return process
+
+    def scale(self, target: str, replicas: int) -> None:
+        """Have so many programs of a kind from now on: start some that are spare, or retire those with the highest
+        numbers. Call from `each_turn` only.
+
+        Raises:
+            ValueError: there is no such kind, or it has not so many programs.
+        """
+        self._scaling.scale(target, replicas)
 
     def _turn(self) -> int | None:
         for kept in self._kept:
@@ -142,6 +158,7 @@ class Supervisor:
             ended = self._unit_turn(unit)
             if ended is not None:
                 return ended
+        self._scaling.turn()
         return None
 
     def _poll(self, slot: Slot) -> int | None:
@@ -171,9 +188,12 @@ class Supervisor:
         self._on_event(f"{names} have ended; starting all of them again in {decision.after_s:g} s")
         return None
 
-    def _ended(self, kept: _Kept, exit_code: int) -> int | None:
+    def _ended(self, kept: Kept, exit_code: int) -> int | None:
         """Handle one exit; a number ends the run with it."""
         program = kept.slot.program
+        if kept.retirement is not None:
+            self._scaling.ended(kept, code=exit_code)
+            return None
         if program.stage == "learner" and exit_code == ExitCode.OK and self._ends.is_complete():
             return int(ExitCode.OK)
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
@@ -222,6 +242,8 @@ class Supervisor:
     def _keep_rewards(self) -> None:
         """A reward consumer that dies while draining is started again at once."""
         for kept in self._kept:
+            if not kept.is_wanted:
+                continue
             if kept.slot.program.stage == "reward" and (self._poll(kept.slot) is not None or not kept.slot.alive):
                 kept.start_at_s = None
                 kept.slot.start()

@@ -6,13 +6,12 @@ from pydantic import Field
 
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.vllm.settings import VllmSettings
-from pipeline.settings import PositiveInt, Seconds, Section
+from pipeline.settings import PositiveInt, Replicated, Seconds
 
 
-class RolloutSettings(Section):
+class RolloutSettings(Replicated):
     """`[rollout]`."""
 
-    replicas: PositiveInt = Field(default=1, description="Rollout processes that `rlweave up` starts.")
     engine: str = Field(
         default="torch",
         description="torch, vllm, http, an entry point of group rlweave.engines, module:attr or file.py:attr; "

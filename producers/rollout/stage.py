@@ -16,6 +16,7 @@ Failure: whatever ends the process, prompts in flight are not acknowledged and g
 | swapping | - (the load) | - |
 
 A partition that is revoked: its prompts in flight are finished and written, and never committed here.
+A process that is retired takes no more prompts, finishes, writes and acknowledges those it has, and leaves.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class _Parts:
 class RolloutStage:
     """See the module. Constructing it does no I/O."""
 
+    retires = True
+
     def __init__(self, context: StageContext, setup: RolloutSetup) -> None:
         self._context = context
         self._setup = setup
@@ -89,8 +92,10 @@ class RolloutStage:
 
     @property
     def finished(self) -> bool:
-        """Never: more prompts may come until the run ends."""
-        return False
+        """Once it is retired, and all it took is acknowledged; else more prompts may come until the run ends."""
+        if not self._context.retire.requested:
+            return False
+        return self._parts is None or self._parts.queue.is_settled
 
     def start(self, *, deadline: Deadline) -> None:
         """1. read the control topics; 2. open the engine, cold; 3. join the group of rollout producers.
@@ -210,7 +215,8 @@ class RolloutStage:
     def _take(self, parts: _Parts) -> None:
         """Pull as many prompts as the engine has room for; wait for some only when there is nothing else to do."""
         idle = parts.generator.num_groups == 0
-        ready = parts.weights.may_take_prompts and not self._control.commands.draining
+        leaving = self._control.commands.draining or self._context.retire.requested
+        ready = parts.weights.may_take_prompts and not leaving
         num_wanted = self._room(parts) if ready else 0
         phase = "waiting_for_prompts" if ready else "waiting_for_weights"
         self._context.events.enter("generating" if not idle else phase)

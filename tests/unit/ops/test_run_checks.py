@@ -35,6 +35,7 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
         (["rollout.engine=http"], ["names 0 server(s)", "rollout.replicas = 1"]),
         ([*HTTP, "rollout.replicas=3", "run.partitions=12"], ["names 2 server(s)", "rollout.replicas = 3"]),
+        ([*HTTP, "rollout.max_replicas=3", "run.partitions=12"], ["names 2 server(s)", "rollout.max_replicas = 3"]),
         (
             ["rollout.engine=http", 'rollout.http.base_urls=["http://a:1", "http://a:1/"]', "rollout.replicas=2"],
             ["http://a:1 more than once"],
@@ -56,6 +57,7 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
     ("overrides", "part"),
     [
         (["rollout.replicas=3"], "below 4 x rollout.replicas = 12"),
+        (["rollout.max_replicas=3"], "below 4 x rollout.max_replicas = 12"),
         (["run.publish_lag_versions=3"], "run.publish_lag_versions = 3 reaches run.max_staleness + 1 = 3"),
         (["learner.ranks=3"], "run.partitions = 8 is no multiple of learner.ranks = 3"),
         (["learner.ranks=2", "learner.collective_limit_s=30"], "will take rank 0 for dead"),

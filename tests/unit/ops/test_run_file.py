@@ -52,6 +52,12 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
         ("rewards.sum.wieght=3", ["did you mean rewards.NAME.weight"]),
         ("runs.name=x", ["runs", "no such setting"]),
         ("run.group_size=0", ["run.group_size", "greater than or equal to 1", "seen: 0"]),
+        ("rollout.max_replicas=0", ["rollout.max_replicas", "greater than or equal to 1", "seen: 0"]),
+        ("rollout.min_replicas=2", ["rollout", "replicas = 1 is not within min_replicas = 2 and max_replicas = 1"]),
+        (
+            "rewards.sum={plugin='number_match', replicas=3, max_replicas=2}",
+            ["rewards.sum", "replicas = 3 is not within min_replicas = 3 and max_replicas = 2"],
+        ),
         ("run.group_size=many", ["run.group_size", "integer", "seen: 'many'"]),
         ("run.group_size=1.5", ["run.group_size", "integer", "seen: 1.5"]),
         ("run.on_stale=never", ["run.on_stale", "'drop', 'wait' or 'train'", "seen: 'never'"]),

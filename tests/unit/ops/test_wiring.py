@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.run_stage import StageRequest, context_of, labels_of
-from ops.wiring import StageChoice, build_stage, programs
+from ops.wiring import StageChoice, build_stage, programs, scale_limits
 from schemas.errors import SettingsError
 from tests.unit.ops.test_run_checks import run_file
 from topics.memory import MemoryLog
@@ -26,6 +26,22 @@ def test_several_ranks_are_processes_of_one_unit(tmp_path: Path) -> None:
     assert [program.arguments[-2:] for program in ranks] == [("--slot", str(rank)) for rank in range(3)]
     assert {program.unit for program in ranks} == {"learner"}
     assert len({program.log_file for program in made}) == len(made)
+
+
+def test_programs_up_to_the_most_are_there_and_those_above_replicas_are_spare(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "rollout.max_replicas=3", "rewards.sum.replicas=2", "rewards.sum.min_replicas=1")
+    made = [each for each in programs(settings, settings_file=tmp_path) if each.target]
+    assert [(each.name, each.target, each.spare) for each in made] == [
+        ("rollout-0", "rollout", False),
+        ("rollout-1", "rollout", True),
+        ("rollout-2", "rollout", True),
+        ("reward-sum-0", "reward.sum", False),
+        ("reward-sum-1", "reward.sum", False),
+    ]
+    assert [each.arguments[-2:] for each in made] == [("--slot", each.name[-1]) for each in made]
+    assert len({each.log_file for each in made}) == len(made)
+    assert scale_limits(settings, stages=("rollout", "reward")) == {"rollout": (1, 3), "reward.sum": (1, 2)}
+    assert scale_limits(settings, stages=("reward", "peer")) == {"reward.sum": (1, 2)}
 
 
 def test_a_rank_there_is_not_is_refused(tmp_path: Path) -> None:
