@@ -32,6 +32,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from consumers.rewards.settings import group_id
 from ops.addresses import redis_url
 from ops.run_file import RunFile
 from ops.supervisor.processes import Program
@@ -41,6 +42,7 @@ from pipeline.settings import Replicated
 from pipeline.stage import Stage, StageContext
 from schemas.errors import SettingsError
 from topics.access import ADMIN, Grant, grants
+from topics.catalog import rollout_group
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 
@@ -211,9 +213,23 @@ def _learner(parts: _Parts) -> Stage:
 
 
 def _scheduler(parts: _Parts) -> Stage:
+    from consumers.scheduler.snapshot import Scalable
     from consumers.scheduler.stage import SchedulerStage
 
-    return SchedulerStage(parts.context, settings=parts.run_file.scheduler)
+    run_file = parts.run_file
+    run, rewards = run_file.run.name, run_file.rewards
+    groups = {ROLLOUT_TARGET: rollout_group(run)} | {
+        reward_target(name): group_id(run, name, settings=settings) for name, settings in rewards.items()
+    }
+    initial = {ROLLOUT_TARGET: run_file.rollout.replicas} | {
+        reward_target(name): settings.replicas for name, settings in rewards.items()
+    }
+    fleet = tuple(
+        Scalable(target=target, group=groups[target], least=least, most=most, initial=initial[target])
+        for target, (least, most) in scale_limits(run_file, stages=("rollout", "reward")).items()
+        if least < most
+    )
+    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet)
 
 
 def _peer(parts: _Parts) -> Stage:

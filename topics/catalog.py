@@ -63,6 +63,11 @@ CATALOG = (PROMPTS, SAMPLES, REWARDS, SHADOW_REWARDS, LEDGER, EVENTS, COMMANDS, 
 BY_NAME = {topic.name: topic for topic in CATALOG}
 
 
+def rollout_group(run: str) -> str:
+    """The consumer group in which rollout producers share the prompts."""
+    return f"rlweave.{run}.rollout"
+
+
 def full_name(run: str, topic: Topic) -> str:
     """The Kafka name of a run's topic.
 

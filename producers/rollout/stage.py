@@ -43,7 +43,7 @@ from producers.rollout.staging import Staging
 from producers.rollout.watch import StuckPrompts
 from producers.rollout.weights import WeightSync
 from schemas.records import PromptGroup
-from topics.catalog import PROMPTS
+from topics.catalog import PROMPTS, rollout_group
 from topics.clock import Deadline
 from topics.log import Envelope, ReaderSettings, Writer, WriterSettings
 from topics.queue import WorkQueue
@@ -116,7 +116,7 @@ class RolloutStage:
             ReaderSettings(
                 topics=(PROMPTS,),
                 assign="group",
-                group=f"rlweave.{context.run.name}.rollout",
+                group=rollout_group(context.run.name),
                 session_timeout_s=settings.session_timeout_s,
                 instance=context.instance,
             ),
