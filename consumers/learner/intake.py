@@ -124,7 +124,10 @@ class Intake:
         """Broker ids of the topics the positions belong to."""
         if self._topic_ids is None:
             ids = known_topic_ids(self._context, {topic.name for topic in TOPICS})
-            self._topic_ids = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
+            found = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
+            if len(found) < len(TOPICS):  # one that was away for too long is asked for again the next time
+                return found
+            self._topic_ids = found
         return dict(self._topic_ids)
 
     def commit_for_lag(self) -> None:

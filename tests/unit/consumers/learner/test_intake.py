@@ -19,6 +19,7 @@ from topics.catalog import DEAD_LETTERS, EVENTS, PROMPTS, REWARDS, SAMPLES, Topi
 from topics.clock import Deadline, ManualClock
 from topics.log import Positions, ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
+from topics.memory.log import MemoryAdmin
 
 P = 4
 TOPIC_OF: dict[type, Topic] = {PromptGroup: PROMPTS, Sample: SAMPLES, Reward: REWARDS}
@@ -183,6 +184,19 @@ def test_an_undecodable_record_is_a_dead_letter_and_the_next_one_is_read() -> No
 
 def test_topic_ids_are_those_of_the_positions_topics() -> None:
     assert set(Rig().intake.topic_ids) == {"prompts", "samples", "rewards"}
+
+
+def test_a_topic_that_was_not_known_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no later checkpoint has its id, and a restart takes the prompts for gone."""
+    rig, whole_ids, away = Rig(), MemoryAdmin.topic_ids, True
+
+    def partly(admin: MemoryAdmin) -> dict[str, str]:
+        return {name: each for name, each in whole_ids(admin).items() if name != "prompts" or not away}
+
+    monkeypatch.setattr(MemoryAdmin, "topic_ids", partly)
+    assert set(rig.intake.topic_ids) == {"samples", "rewards"}
+    away = False
+    assert set(rig.intake.topic_ids) == {"prompts", "samples", "rewards"}
 
 
 @pytest.mark.parametrize("name", ["id_conflict", "orphans_given_up"])
