@@ -96,11 +96,11 @@ class Events:
     def close(self, *, deadline: Deadline) -> None:
         """End the phase and hand over what is queued."""
         self._end_phase()
+        self._let_go()  # first: nothing of it comes after the last event
         try:
             self._writer.close(deadline=deadline)
         except LogError as error:
             _log.warning("last events were not written: %s", error.message)
-        self._let_go()
 
     def _end_phase(self) -> None:
         if self._phase is None:

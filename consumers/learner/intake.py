@@ -177,6 +177,7 @@ class Intake:
         if self._topic_ids is not None:
             self._topic_ids[topic.topic] = topic.topic_id
         self._from.pop((topic.topic, topic.partition), None)
+        self._barrier = None  # it may name an end that nobody can reach any more
 
     def _is_in_place(self, envelope: Envelope) -> bool:
         record = envelope.record

@@ -231,6 +231,23 @@ def test_samples_made_anew_are_read_from_their_beginning_and_positions_are_of_th
     assert rig.gauges()["topics_recreated{topic=samples}"] == P
 
 
+def test_a_deadline_does_not_wait_for_the_end_of_a_topic_that_is_gone() -> None:
+    rig = Rig()
+    rig.write(whole(0)[:-1])
+    rig.pump(2)
+    reader = rig.intake._reader
+    places = [place for place in reader.assignment() if place[0] == SAMPLES.name]
+    reader.pause(places)
+    rig.write([sample(4, member) for member in range(G)])
+    rig.let_pass(100)
+    rig.pump()
+    assert rig.assembler.take_outcomes() == [], "not everything that was in the log has been read"
+    made_anew(rig, SAMPLES)
+    reader.resume(places)
+    rig.pump(2)
+    assert fates(rig.assembler.take_outcomes()) == {0: "dropped(incomplete: 7/8)"}
+
+
 def test_prompts_made_anew_end_the_learner() -> None:
     """Their numbers are closed already, or open for other prompts."""
     rig = Rig()
