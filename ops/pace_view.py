@@ -28,7 +28,7 @@ def _by_owner(pattern: re.Pattern[str], gauges: Mapping[str, float], *, form: st
     found: dict[str, list[str]] = {}
     for name, value in sorted(gauges.items()):
         match = pattern.match(name)
-        if match is not None and match[2] not in _NOT_SHOWN:
+        if match is not None and name.isprintable() and match[2] not in _NOT_SHOWN:
             found.setdefault(match[1], []).append(f"{match[2]} {form.format(value)}")
     return found
 

@@ -43,6 +43,7 @@ class Events:
     ) -> None:
         self._open_writer = open_writer
         self._writer = open_writer()
+        self._former: Writer | None = None  # delivers what it still can
         self._reopen_at_s = clock.monotonic()
         self._run = run
         self._stage = stage
@@ -95,6 +96,7 @@ class Events:
     def close(self, *, deadline: Deadline) -> None:
         """End the phase and hand over what is queued."""
         self._end_phase()
+        self._let_go()  # first: nothing of it comes after the last event
         try:
             self._writer.close(deadline=deadline)
         except LogError as error:
@@ -144,8 +146,15 @@ class Events:
             if self._clock.monotonic() < self._reopen_at_s:
                 raise
             self._reopen_at_s = self._clock.monotonic() + _REOPEN_S
+            fresh = self._open_writer()
             _log.warning("events that were sent before did not arrive; going on with a new writer")
-            with suppress(LogError):  # of what is lost with the old one
-                self._writer.close(deadline=Deadline.after(0, clock=self._clock))
-            self._writer = self._open_writer()
+            self._let_go()
+            self._former, self._writer = self._writer, fresh
             self._writer.write(EVENTS, event)
+
+    def _let_go(self) -> None:
+        """Of the writer before this one: what it has not delivered by now is lost."""
+        former, self._former = self._former, None
+        if former is not None:
+            with suppress(LogError):
+                former.close(deadline=Deadline.after(0, clock=self._clock))

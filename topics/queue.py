@@ -142,10 +142,15 @@ class WorkQueue:
         """Partitions are about to go: commit what is done and let go of the rest."""
         self._commit_last(f"{list(partitions)} went")
         self._tracker.forget(partitions)
+        self._paused.difference_update(partitions)  # one that comes back in the same poll is not paused
 
     def recreated(self, topic: RecreatedTopic) -> None:
-        """What is out belongs to a topic that is gone: it is finished all the same, and never committed."""
-        self._tracker.forget([(topic.topic, topic.partition)])
+        """What is out belongs to a topic that is gone: it is finished all the same, and never committed. Where the new
+        one begins is, should the partition go before anything is read: with `start="latest"` the next holder would
+        begin at its end."""
+        place = (topic.topic, topic.partition)
+        self._tracker.forget([place])
+        self._tracker.reached({place: topic.resumed_at})
 
     def unfinished_over(self, seconds: float) -> list[Envelope]:
         """Owned records that have been out for longer than `seconds`: the event that names a stuck offset."""

@@ -124,7 +124,10 @@ class Intake:
         """Broker ids of the topics the positions belong to."""
         if self._topic_ids is None:
             ids = known_topic_ids(self._context, {topic.name for topic in TOPICS})
-            self._topic_ids = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
+            found = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
+            if len(found) < len(TOPICS):  # one that was away for too long is asked for again the next time
+                return found
+            self._topic_ids = found
         return dict(self._topic_ids)
 
     def commit_for_lag(self) -> None:
@@ -174,6 +177,7 @@ class Intake:
         if self._topic_ids is not None:
             self._topic_ids[topic.topic] = topic.topic_id
         self._from.pop((topic.topic, topic.partition), None)
+        self._barrier = None  # it may name an end that nobody can reach any more
 
     def _is_in_place(self, envelope: Envelope) -> bool:
         record = envelope.record

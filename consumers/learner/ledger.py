@@ -17,6 +17,7 @@ from consumers.learner.outcomes import OutcomeDraft
 from pipeline.history import LedgerRecord, LedgerView
 from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, Version
+from schemas.validation import check_possible
 from topics.catalog import LEDGER, WEIGHTS, partition_of
 from topics.clock import Clock, Deadline
 from topics.log import Log, ReaderHooks, ReaderSettings, Writer
@@ -80,6 +81,7 @@ class Ledger:
         `consumers.learner.facts`.
 
         Raises:
+            CodecError: the ledger leaves no number for it, which a forged record can bring about; nothing was written.
             LogError: the transaction failed; the process must restart.
         """
         lineage = max(self.view.lineages.current, parent) + 1  # also above a parent the ledger no longer knows
@@ -197,6 +199,7 @@ class Ledger:
         with self._writer.transaction(deadline=Deadline.after(COMMIT_LIMIT_S, clock=self._clock)):  # 1, 4
             for partition, make in makes:  # 2
                 record = make(next_seq[partition])
+                check_possible(record)  # what every reader would refuse is not written
                 next_seq[partition] += 1
                 self._writer.write(LEDGER, record, partition=partition)
                 written.append((partition, record))

@@ -197,7 +197,7 @@ class Snapshot:
     def free_slots(self) -> int | None:
         """Sequences that all engines together could take on now; None: not one has said so."""
         found = [one.gauges["free_slots"] for one in self.instances if "free_slots" in one.gauges]
-        return int(sum(found)) if found else None
+        return sum(map(int, found)) if found else None
 
     def versions_behind(self) -> dict[str, int | None]:
         """Steps by which each engine is behind the newest version there is; None: it has none, or one of another

@@ -6,14 +6,15 @@ per (owner, counter), where the owner is a stage, or the consumer group of a rew
 Invariants: estimates are medians, so one stall among many phases moves none of them; a rate is of what was seen to be
 counted, so a process that was first heard with a high count adds nothing until it counts on, and one that began anew
 subtracts nothing; times are spans that the sender measured, or of the local clock (promise 13).
-Failure: none; a span or count that is no finite number of 0 or more is left out.
+Failure: none; a span or count that is no finite number of 0 or more is left out, and so is one of more names, or longer
+ones, than processes of ours have: anyone may write events, and each name costs memory and room in every heartbeat.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -22,6 +23,8 @@ from schemas.records import StageEvent
 NUM_SPANS = 64  # of one phase, over all processes of the stage
 STEP = ("learner", "step")  # from one step to the next, whatever the time was spent on
 COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_generated", "samples_scored{")
+MOST_NAMES = 256  # of phases, and of flows
+MOST_CHARS = 512  # of one: a group id and a counter
 _SPENT = "spent_s"
 PhaseKey = tuple[str, str]  # (stage, phase)
 FlowKey = tuple[str, str]  # (owner, counter with its labels)
@@ -66,7 +69,7 @@ class PhaseTimes:
         return dict(self._times)
 
     def _take(self, key: PhaseKey, span_s: float) -> None:
-        if math.isfinite(span_s) and span_s >= 0:
+        if math.isfinite(span_s) and span_s >= 0 and _is_taken(key, self._spans):
             self._spans.setdefault(key, deque(maxlen=NUM_SPANS)).append(span_s)
             self._times.pop(key, None)
 
@@ -94,6 +97,8 @@ class Rates:
         if before is None:
             return
         for name, value in counters.items():
+            if not _is_taken((owner, name), self._seen):
+                continue
             self._seen.add((owner, name))
             more = value - before.get(name, 0.0)
             if more > 0:
@@ -114,6 +119,10 @@ class Rates:
         for _, key, more in self._added:
             rates[key] += more / over_s
         return rates
+
+
+def _is_taken(key: tuple[str, str], known: Collection[tuple[str, str]]) -> bool:
+    return key in known or (len(known) < MOST_NAMES and len(key[0]) + len(key[1]) <= MOST_CHARS)
 
 
 def _time_of(spans: deque[float]) -> PhaseTime:

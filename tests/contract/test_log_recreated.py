@@ -172,6 +172,23 @@ class Recreated(LogContract):
         assert queue.num_in_flight == len(new) - 1
         queue.close()
 
+    def test_a_group_that_begins_at_the_end_begins_a_new_topic_at_its_beginning(self, backend: Backend) -> None:
+        """Also when the reader leaves the group for a moment before it has read anything there."""
+        write_samples(backend.log, range(0, 40 * P, P))
+        settings = replace(self.quick(backend), start="latest")
+        queue = WorkQueue.open(backend.log, settings, hooks=Told().hooks(), max_in_flight=100)
+        until(lambda: not queue.take(1, deadline=Deadline.after(0.2)) and bool(queue.reader.positions()), what="it")
+        recreate(backend)
+        write_samples(backend.log, range(0, 30 * P, P))
+        seen: set[int] = set()
+
+        def all_seen() -> bool:
+            seen.update(each.offset for each in queue.take(100, deadline=Deadline.after(0.2)))
+            return seen == set(range(30))
+
+        until(all_seen, what="all of the new topic")
+        queue.close()
+
 
 class TestRecreatedInMemory(OnMemory, Recreated):
     pass

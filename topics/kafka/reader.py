@@ -94,8 +94,8 @@ class KafkaReader:
                 raise self._failure
             self._look_at_ids()
             self._pass_unreadable()
-            if self._parts.pending or self._parts.strayed:
-                self._settle(deadline)
+            if (self._parts.pending or self._parts.strayed) and self._settle(deadline) and self._parts.pending:
+                self._settle(deadline)  # the others of a topic made anew: positions are never of two topics for long
             envelopes = self._take(max_records, deadline=deadline)
             self._refusals.check(lambda limit_s: self._client.consumer.list_topics(timeout=limit_s))
             if envelopes or (self._failure is None and deadline.expired):
@@ -209,15 +209,16 @@ class KafkaReader:
         self._new = [place for place in self._new if place not in gone]
         consumer.incremental_unassign(self._places(self._parts.forget(gone)))
 
-    def _settle(self, deadline: Deadline) -> None:
-        """Find start offsets for pending and strayed partitions and read from there; wait for the broker if need be."""
+    def _settle(self, deadline: Deadline) -> bool:
+        """Find start offsets for pending and strayed partitions and read from there; wait for the broker if need be.
+        False: they are not known yet."""
         self._withdraw({place: self._parts.next_of(place) for place in self._parts.strayed})
         timeout_s = min(_ASK_LIMIT_S, max(0.5, deadline.remaining_s()))
         try:
             found = self._starts.find(self._parts.pending, timeout_s=timeout_s)
         except KafkaException as exception:
             self._judge(cause_of(exception), doing="finding start offsets")
-            return
+            return False
         starts = {place: start.offset for place, start in found.items()}
         by_full_name = full_positions(starts, self._parts.full_names)
         self._client.consumer.incremental_assign(
@@ -235,7 +236,9 @@ class KafkaReader:
         if self._new:
             new, self._new = self._new, []
             self._hooks.assigned(new)
-        self._renew_if_outlived(self._starts.ids)
+        if not self._parts.pending:  # else others of a topic made anew must be begun there, and told of, before
+            self._renew_if_outlived(self._starts.ids)
+        return True
 
     def _renew_if_outlived(self, ids: Ids) -> None:
         """All partitions are begun by now, where they must be in topics made anew: the next client goes on there."""

@@ -30,3 +30,7 @@ def test_phases_and_flows_by_owner_in_80_columns() -> None:
 
 def test_nothing_is_shown_of_a_scheduler_that_says_nothing() -> None:
     assert list(pace_lines({"step": 3.0, "phase_typical_s{of=a}": 1.0}, run="demo")) == []
+
+
+def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
+    assert list(pace_lines({"phase_typical_s{of=x,phase=\x1b[2J}": 1.0}, run="demo")) == []

@@ -10,9 +10,10 @@ import pytest
 from schemas.errors import LogUnavailable
 from tests.contract.logs import P, sample, soon
 from topics.catalog import SAMPLES
-from topics.clock import ManualClock
+from topics.clock import Deadline, ManualClock
 from topics.log import Envelope, ReaderHooks, ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
+from topics.memory.reader import MemoryReader
 from topics.queue import COMMIT_LIMIT_S, COMMIT_RETRY_S, WorkQueue
 
 
@@ -95,3 +96,16 @@ def test_the_last_commit_ends_nothing(rig: Rig, leave: Callable[[WorkQueue], Non
     leave(rig.queue)
     rig.log.broker.coordinator_away = False
     assert rig.committed() is None
+
+
+def test_a_partition_that_goes_and_comes_back_within_one_poll_is_paused_again(rig: Rig) -> None:
+    """Else a queue without room reads on, and puts every record back."""
+    reader = rig.queue.reader
+    assert isinstance(reader, MemoryReader)
+    rig.queue.take(0, deadline=Deadline.after(0))
+    places = reader.assignment()
+    assert reader._paused == set(places)
+    rig.queue.revoked(places)
+    reader._paused.clear()  # as of partitions just assigned
+    rig.queue.take(0, deadline=Deadline.after(0))
+    assert reader._paused == set(places)

@@ -19,6 +19,7 @@ from topics.catalog import DEAD_LETTERS, EVENTS, PROMPTS, REWARDS, SAMPLES, Topi
 from topics.clock import Deadline, ManualClock
 from topics.log import Positions, ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
+from topics.memory.log import MemoryAdmin
 
 P = 4
 TOPIC_OF: dict[type, Topic] = {PromptGroup: PROMPTS, Sample: SAMPLES, Reward: REWARDS}
@@ -185,6 +186,19 @@ def test_topic_ids_are_those_of_the_positions_topics() -> None:
     assert set(Rig().intake.topic_ids) == {"prompts", "samples", "rewards"}
 
 
+def test_a_topic_that_was_not_known_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no later checkpoint has its id, and a restart takes the prompts for gone."""
+    rig, whole_ids, away = Rig(), MemoryAdmin.topic_ids, True
+
+    def partly(admin: MemoryAdmin) -> dict[str, str]:
+        return {name: each for name, each in whole_ids(admin).items() if name != "prompts" or not away}
+
+    monkeypatch.setattr(MemoryAdmin, "topic_ids", partly)
+    assert set(rig.intake.topic_ids) == {"samples", "rewards"}
+    away = False
+    assert set(rig.intake.topic_ids) == {"prompts", "samples", "rewards"}
+
+
 @pytest.mark.parametrize("name", ["id_conflict", "orphans_given_up"])
 def test_notices_of_the_assembler_become_events(name: str) -> None:
     rig = Rig()
@@ -215,6 +229,23 @@ def test_samples_made_anew_are_read_from_their_beginning_and_positions_are_of_th
     assert {name for name in after if after[name] != before[name]} == {"samples"}
     assert after["samples"] == rig.log.admin().topic_ids()["samples"]
     assert rig.gauges()["topics_recreated{topic=samples}"] == P
+
+
+def test_a_deadline_does_not_wait_for_the_end_of_a_topic_that_is_gone() -> None:
+    rig = Rig()
+    rig.write(whole(0)[:-1])
+    rig.pump(2)
+    reader = rig.intake._reader
+    places = [place for place in reader.assignment() if place[0] == SAMPLES.name]
+    reader.pause(places)
+    rig.write([sample(4, member) for member in range(G)])
+    rig.let_pass(100)
+    rig.pump()
+    assert rig.assembler.take_outcomes() == [], "not everything that was in the log has been read"
+    made_anew(rig, SAMPLES)
+    reader.resume(places)
+    rig.pump(2)
+    assert fates(rig.assembler.take_outcomes()) == {0: "dropped(incomplete: 7/8)"}
 
 
 def test_prompts_made_anew_end_the_learner() -> None:

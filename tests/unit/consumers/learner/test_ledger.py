@@ -6,7 +6,7 @@ import pytest
 
 from consumers.learner.ledger import Ledger
 from consumers.learner.outcomes import OutcomeDraft
-from schemas.errors import Fenced
+from schemas.errors import CodecError, Fenced
 from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Manifest, MemberOutcome, Outcome, Version
 from topics.catalog import LEDGER, WEIGHTS
@@ -136,3 +136,17 @@ def test_what_a_step_made_and_how_a_lineage_computes_is_kept_with_them() -> None
     assert [each.facts for each in records if isinstance(each, LineageStarted)] == [{"torch": "2"}] * P
     outcomes = {each.group: each.state_digest for each in records if isinstance(each, Outcome)}
     assert outcomes == {0: "0" * 64, 1: None}
+
+
+@pytest.mark.parametrize(("lineage", "seq"), [(2**31 - 2, 0), (7, 2**62)])
+def test_a_forged_record_that_leaves_no_number_stops_the_learner(lineage: int, seq: int) -> None:
+    """What it would write next is a dead letter to everybody who reads it."""
+    log = MemoryLog(run="r", data_partitions=P)
+    forged = LineageStarted(
+        run="r", lineage=lineage, parent=0, branch_step=0, seq=seq, holder="x", started_unix_ms=0, facts={}
+    )
+    log.writer(WriterSettings()).write(LEDGER, forged, partition=0)
+    before = len(everything(log))
+    with pytest.raises(CodecError):
+        open_ledger(log).begin_lineage(parent=0, branch_step=0, holder="h")
+    assert len(everything(log)) == before == 1

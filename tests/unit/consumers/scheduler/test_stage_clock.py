@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumers.scheduler.pace import Pace, plain_name
 from consumers.scheduler.snapshot import InstanceSeen, Snapshot
-from consumers.scheduler.stage_clock import NUM_SPANS, STEP, PhaseTime, PhaseTimes, Rates
+from consumers.scheduler.stage_clock import MOST_CHARS, MOST_NAMES, NUM_SPANS, STEP, PhaseTime, PhaseTimes, Rates
 from pipeline.metrics import Metrics
 from schemas.records import StageEvent, Version
 
@@ -154,3 +155,21 @@ def test_gauges_follow_the_snapshot_and_go_with_what_they_were_about() -> None:
 def test_counters_have_plain_names() -> None:
     assert plain_name("tokens_generated") == "tokens_generated"
     assert plain_name("groups_closed{result=trained}") == "groups_closed trained"
+
+
+def test_names_that_anyone_may_write_take_no_more_than_a_heartbeat_can_hold() -> None:
+    names = [f"phase_{number}" for number in range(2 * MOST_NAMES)]
+    found = times_of(ended("x" * MOST_CHARS, 1.0), *(ended(name, 1.0) for name in names), ended(names[0], 1.0))
+    assert len(found) == MOST_NAMES
+    assert found["learner", names[0]].num_spans == 2
+    rates = Rates(window_s=10.0, began_s=0.0)
+    for now_s in (1.0, 2.0):
+        rates.add("a", "g", gauges={f"records_read{{topic={name}}}": now_s for name in names}, now_s=now_s)
+    assert len(rates.per_s(2.0)) == MOST_NAMES
+
+
+def test_no_number_of_free_slots_ends_the_scheduler() -> None:
+    engine = replace(snapshot().instances[0], gauges={"free_slots": 1e308})
+    found = replace(snapshot(), instances=(engine, engine)).free_slots()
+    assert found is not None
+    assert found > 1e308

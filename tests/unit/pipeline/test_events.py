@@ -1,0 +1,91 @@
+"""The writer of events is changed after a failed delivery, at no event's and no stage's cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from pipeline.events import Events
+from pipeline.metrics import Metrics
+from schemas.errors import DeliveryError, LogError
+from schemas.records import Record
+from topics.catalog import Topic
+from topics.clock import Deadline, ManualClock
+from topics.log import Writer, WriterSettings
+from topics.memory import MemoryLog
+
+
+@dataclass
+class Opened:
+    """A writer that can be made to tell of a failed delivery, once, and that counts what becomes of it."""
+
+    writer: Writer
+    fails: bool = False
+    closed: list[float] = field(default_factory=list)  # remaining seconds it was given
+    num_written: int = 0
+
+    def write(self, topic: Topic, record: Record) -> None:
+        if self.closed:
+            raise RuntimeError("Producer has been closed")
+        if self.fails:
+            self.fails = False
+            raise DeliveryError("an earlier event did not arrive")
+        self.writer.write(topic, record)
+        self.num_written += 1
+
+    def close(self, *, deadline: Deadline) -> None:
+        self.closed.append(deadline.remaining_s())
+
+
+@dataclass
+class Rig:
+    log: MemoryLog
+    clock: ManualClock = field(default_factory=ManualClock)
+    opened: list[Opened] = field(default_factory=list)
+    refuses: bool = False
+
+    def __post_init__(self) -> None:
+        metrics = Metrics(run="r", stage="reward", instance="reward-1")
+        self.events = Events(
+            self._open,  # type: ignore[arg-type]  # the part of a writer that events use
+            run="r",
+            stage="reward",
+            instance="reward-1",
+            clock=self.clock,
+            metrics=metrics,
+        )
+
+    def _open(self) -> Opened:
+        if self.refuses:
+            raise LogError("no more threads")
+        self.opened.append(Opened(self.log.writer(WriterSettings())))
+        return self.opened[-1]
+
+    def fail(self) -> None:
+        self.opened[-1].fails = True
+        self.events.heartbeat()
+
+
+@pytest.fixture
+def rig(memory_log: MemoryLog) -> Rig:
+    return Rig(memory_log)
+
+
+def test_the_former_writer_goes_on_with_what_it_has_until_the_next_change(rig: Rig) -> None:
+    """One delivery failed, after half a minute; what was sent since may still arrive."""
+    rig.fail()
+    assert [each.closed for each in rig.opened] == [[], []]
+    assert rig.opened[1].num_written == 1
+    rig.clock.advance(30.0)
+    rig.fail()
+    assert [each.closed for each in rig.opened] == [[0.0], [], []]
+    rig.events.close(deadline=Deadline.after(5.0, clock=rig.clock))
+    assert [each.closed for each in rig.opened] == [[0.0], [0.0], [5.0]]
+
+
+def test_no_new_writer_leaves_the_present_one_in_use(rig: Rig) -> None:
+    rig.refuses = True
+    rig.fail()
+    rig.events.heartbeat()
+    assert [each.num_written for each in rig.opened] == [1]
