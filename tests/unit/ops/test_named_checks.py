@@ -65,7 +65,7 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
         (["weights.token_file=gone"], ["weights.token_file = gone cannot be read"]),
         (["weights.tls_cert=gone"], ["tls_cert gone cannot be read"]),
         (["weights.tls_ca=gone"], ["tls_ca gone cannot be read"]),
-        (["scheduler.policy=clever"], ["no plug-in 'clever'", "built in: static"]),
+        (["scheduler.policy=clever"], ["no plug-in 'clever'", "built in: reactive, stage_aware, static"]),
         (["learner.oracle_file=/proc/rlweave-no"], ["learner.oracle_file: /proc/rlweave-no cannot be written"]),
         (["learner.cloning.num_steps=1", "learner.cloning.source.files=['gone.jsonl']"], ["gone.jsonl"]),
     ],
