@@ -174,8 +174,10 @@ def _mutate_selection(data: bytes, draw: Random) -> bytes:
 def _run_files() -> list[bytes]:
     demo = (ROOT / "ops" / "demo.toml").read_bytes()
     saved = run_file.load_run_file(ROOT / "ops" / "demo.toml").model_dump_json().encode()
-    small = b'[run]\nname = "little"\n[model]\npath = "model"\n[prompts.source]\nfiles = ["tasks.jsonl"]\n'
-    small += b'[rewards.sum]\nplugin = "number_match"\n[redis]\nurl = "redis://user:word@host:6379/0?db=1"\n'
+    plain = b'[run]\nname = "little"\n[model]\npath = "model"\n[prompts.source]\nfiles = ["tasks.jsonl"]\n'
+    plain += b'[rewards.sum]\nplugin = "number_match"\n'
+    small = plain + b'[redis]\nurl = "redis://user:word@host:6379/0?db=1"\n'
+    servers = plain + b'[rollout]\nengine = "http"\n[rollout.http]\nbase_urls = ["http://a:1", "http://a:1"]\n'
     overrides = (
         b"run.seed=3",
         b"kafka.config.security=x",
@@ -186,12 +188,17 @@ def _run_files() -> list[bytes]:
         *(b"run.min_group_members=99", b"rewards.sum.weight=0", b"rollout.max_sequences=1", b"learner.buffer_bytes=1"),
         *(b"redis.url=http://x", b"learner.cloning.num_steps=5", b"run.partitions=1", b"run.publish_lag_versions=9"),
         *(b"run.group_size=1", b"run.max_staleness=0", b"rewards.a b.plugin=x", b"run", b"run.name.x=1"),
+        *(b"learner.ranks=3", b"learner.ranks=99", b"prompts.source.config.x=99999999999999999999"),
     )
     return [
         pack_items([(0, demo)]),
         pack_items([(1, saved)]),
         pack_items([(0, small), *((0, override) for override in overrides)]),
-        *(pack_items([(0, small), (0, override)]) for override in odd),
+        *(pack_items([(0, plain), (0, override)]) for override in odd),
+        pack_items([(0, plain), (0, b"learner.ranks=2"), (0, b"learner.collective_limit_s=1")]),
+        pack_items([(0, servers)]),
+        pack_items([(0, servers), (0, b"rollout.max_replicas=3")]),
+        pack_items([(0, servers.replace(b"a:1", b"b:2", 1))]),
         pack_items([(255, b"")]),
     ]
 

@@ -73,7 +73,7 @@ def test_a_stage_names_only_topics_that_it_may_use(stage: str, places: tuple[str
         if isinstance(node, ast.Name) and node.id in constants
     }
     assert named
-    watched = {"SAMPLES"} if stage == "scheduler" else set()  # it asks how far the groups on it are behind
+    watched = {"PROMPTS", "SAMPLES"} if stage == "scheduler" else set()  # it asks how far the groups on it are behind
     assert {name for name in named if stage not in who("read", constants[name]) | who("write", constants[name])} == (
         watched & named
     )
