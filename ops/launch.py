@@ -3,7 +3,8 @@
 Order: (1) settings are held against each other; (2) services answer; (3) no other launch holds these stages, the run
 was made with these settings, and topics exist as the catalog wants them; (4) settings and token are written into the
 run's folder; (5) the supervisor runs to the end.
-A part without the learner ends when the ledger is sealed, wherever the learner is.
+A part without the learner ends when the ledger is sealed, wherever the learner is. Each part obeys scale commands with
+the processes it has, and says so on `events` as stage "supervisor".
 A run that was sealed and whose settings ask for nothing more is complete: that is said and nothing is started.
 Failure: nothing is started before (1) to (4) have passed.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -21,17 +23,18 @@ import orjson
 from ops.addresses import resolve
 from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
-from ops.named_checks import check_named, launcher_role
+from ops.named_checks import check_named, launcher_role, teller_role
 from ops.outputs import writing
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
+from ops.supervisor.orders import Orders
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs
+from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs, scale_limits
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import CONNECT_S, StopSignal
+from pipeline.stage import CONNECT_S, StopSignal, make_context
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld
 from topics.access import ADMIN, STAGES
@@ -99,11 +102,15 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
     stop = _stop_on_signals()
     ends = LogEnds(log, run_file=run_file)
     part = PartEnd(ends, stages=only, settings=run_file.supervisor, stop=stop)
-    with Progress(log, run_file=run_file, quiet=quiet) as progress:
+    with (
+        Progress(log, run_file=run_file, quiet=quiet) as progress,
+        _orders(run_file, log=log, stop=stop, only=only) as orders,
+    ):
 
         def each_turn() -> None:
             progress.turn()
             part.turn()
+            orders.turn(supervisor)
 
         supervisor = Supervisor(  # (5)
             [each for each in programs(run_file, settings_file=settings_file) if each.stage in only],
@@ -121,6 +128,13 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
     with writing(folder, setting="run.dir"):
         (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
     return code
+
+
+def _orders(run_file: RunFile, *, log: KafkaLog, stop: StopSignal, only: Sequence[str]) -> Orders:
+    role = teller_role(only)
+    telling = log if role == launcher_role(only) else open_log(run_file, role=role)
+    context = make_context(telling, run=run_file.run, stage="supervisor")
+    return Orders(replace(context, stop=stop), log=log, limits=scale_limits(run_file, stages=only))
 
 
 def _save_settings(run_file: RunFile, *, only: Sequence[str]) -> Path:

@@ -68,6 +68,12 @@ def launcher_role(stages: Sequence[str]) -> str:
     return ADMIN if SINGLE_STAGES & set(stages) else READER
 
 
+def teller_role(stages: Sequence[str]) -> str:
+    """Whose user writes the events of `rlweave up`: its own, or, where that may only read, that of a stage here."""
+    role = launcher_role(stages)
+    return role if role == ADMIN else stages[0]
+
+
 def _check_learner(run_file: RunFile) -> None:
     learner = run_file.learner
     if learner.oracle_file is not None:

@@ -7,7 +7,7 @@
                   chunks     |  '------------------- weights (manifests) <---------'
          peer ---------------'                              |
            ^ chunk store of the learner's host              v
-           every stage --> events --> scheduler --> commands --> prompts, rollout
+           every stage --> events --> scheduler --> commands --> prompts, rollout, supervisor
 
 | stage     | reads                              | writes                    | waits for          | unblocked by     |
 |-----------|------------------------------------|---------------------------|--------------------|------------------|
@@ -18,9 +18,10 @@
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
 | peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
 
-Every stage writes events, and dead letters for what it cannot decode. Stages share nothing but the log, the chunks and,
-where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each reads its own
-partitions of the data topics, rank 0 alone writes (docs/design/0008).
+The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts and rewards as these ask
+for. Every stage, and it, writes events, and dead letters for what it cannot decode. Stages share nothing but the log,
+the chunks and, where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each
+reads its own partitions of the data topics, rank 0 alone writes (docs/design/0008).
 """
 
 # ruff: noqa: PLC0415 - a process imports its own stage only

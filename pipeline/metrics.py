@@ -91,6 +91,8 @@ METRICS = (
     _gauge("phase_typical_s", "Median time of the last phases, over all processes of a stage.", "of", "phase"),
     _gauge("flow_per_s", "Rate of a counter over all processes of a stage or group.", "of", "counter"),
     _gauge("versions_behind_max", "Steps by which the engine that is furthest behind lacks the newest version."),
+    _gauge("replicas", "Processes of a target of scale commands that run and do not retire.", "target"),
+    _gauge("replicas_retiring", "Processes of it that finish what they have and end.", "target"),
     _counter("commands_issued", "Commands written.", "kind"),
     _counter("waits_over_limit", "Waits that reached their limit.", "what"),
 )

@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from ops.cli.main import cli
+from ops.named_checks import launcher_role, teller_role
 from schemas.errors import RlweaveError
 from tests.unit.ops.test_run_file import MINIMAL
+from topics.access import STAGES, grants
 
 TASK = '{"question": "1 + 1", "answer": "2"}\n'
 SASL = ["kafka.security=sasl_plaintext", "kafka.bootstrap=127.0.0.1:1"]
@@ -92,6 +94,26 @@ def test_credentials_are_those_of_the_stages_that_run_here() -> None:
     assert refusal(*given, only="rollout") == ""
     assert "users/peer.user cannot be read" in refusal(*given, only="rollout,peer")
     assert "users/admin.user cannot be read" in refusal(*given, only="rollout,scheduler")
+
+
+@pytest.mark.parametrize(
+    "stages", [STAGES, ("rollout",), ("reward",), ("peer",), ("scheduler", "reward"), ("learner",)]
+)
+def test_who_starts_processes_may_read_commands_and_say_what_it_does(stages: tuple[str, ...]) -> None:
+    assert _allows(launcher_role(stages), "read", topic="commands")
+    assert _allows(teller_role(stages), "write", topic="events")
+    assert _allows(teller_role(stages), "write", topic="dead-letters")
+    assert teller_role(stages) in {launcher_role(stages), *stages}, "its credentials are looked for at the start"
+
+
+def _allows(role: str, operation: str, *, topic: str) -> bool:
+    name = f"rlweave.little.{topic}"
+    return any(
+        each.resource == "topic"
+        and each.operation == operation
+        and (name.startswith(each.name) if each.prefixed else name == each.name)
+        for each in grants(role, run="little")
+    )
 
 
 def test_a_part_needs_no_engine_of_another_machine() -> None:
