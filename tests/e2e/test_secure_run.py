@@ -53,6 +53,8 @@ def test_a_run_over_tls_with_a_user_per_stage_balances_and_tells_no_secret(
         watch.to_end()
         watch.close()
         assert "does not allow" not in _logs(run), "a stage asked for what its role may not"
+        assert watch.events("supervisor", kind="heartbeat"), process.output()
+        assert "scale commands cannot be read" not in process.output()
         report = run.audit()
         assert report.balanced, "\n".join(map(str, report.findings))
         assert shown.returncode == 0, shown.stderr
