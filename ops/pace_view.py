@@ -13,14 +13,17 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 _PHASE = re.compile(r"phase_typical_s\{of=([^,{}]+),phase=([^,{}]+)\}\Z")
+_SHARE = re.compile(r"phase_share\{of=([^,{}]+),phase=([^,{}]+)\}\Z")
 _FLOW = re.compile(r"flow_per_s\{of=([^,{}]+),counter=([^,{}]+)\}\Z")
 _COLUMNS, _NAME_COLUMNS = 80, 15
+_NO_BREAK = "\u00a0"
 _NOT_SHOWN = frozenset({"starting"})  # once in a life
 
 
 def pace_lines(gauges: Mapping[str, float], *, run: str) -> Iterator[str]:
     """How long phases take and how fast records flow, by stage."""
     yield from _table("phases, median time", _by_owner(_PHASE, gauges, form="{:.3g} s"), run=run)
+    yield from _table("phases, share of time lately", _by_owner(_SHARE, gauges, form="{:.0%}"), run=run)
     yield from _table("flows, per second", _by_owner(_FLOW, gauges, form="{:.4g}"), run=run)
 
 
@@ -44,6 +47,6 @@ def _table(title: str, rows: Mapping[str, list[str]], *, run: str) -> Iterator[s
         if len(name) >= _NAME_COLUMNS:
             yield name
             name = ""
-        yield from textwrap.wrap(
-            ", ".join(parts), _COLUMNS, initial_indent=f"{name:<{_NAME_COLUMNS}}", subsequent_indent=indent
-        )
+        whole = ", ".join(part.replace(" ", _NO_BREAK) for part in parts)
+        lines = textwrap.wrap(whole, _COLUMNS, initial_indent=f"{name:<{_NAME_COLUMNS}}", subsequent_indent=indent)
+        yield from (line.replace(_NO_BREAK, " ") for line in lines)

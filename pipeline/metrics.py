@@ -89,6 +89,7 @@ METRICS = (
     _gauge("lag_records", "Readable records a group has not committed; absent when unknown.", "group", "topic"),
     _gauge("lag_s", "Time a group needs for its lag at its present rate; absent when unknown.", "group", "topic"),
     _gauge("phase_typical_s", "Median time of the last phases, over all processes of a stage.", "of", "phase"),
+    _gauge("phase_share", "Share of time lately in a phase, over all processes of a stage or group.", "of", "phase"),
     _gauge("flow_per_s", "Rate of a counter over all processes of a stage or group.", "of", "counter"),
     _gauge("versions_behind_max", "Steps by which the engine that is furthest behind lacks the newest version."),
     _gauge("replicas", "Processes of a target of scale commands that run and do not retire.", "target"),

@@ -45,6 +45,8 @@ def _values(snapshot: Snapshot) -> dict[tuple[str, Labels], float]:
     found: dict[tuple[str, Labels], float] = {}
     for (stage, name), time in snapshot.times.items():
         found["phase_typical_s", _labels({"of": stage, "phase": name})] = time.typical_s
+    for (owner, name), share in snapshot.shares.items():
+        found["phase_share", _labels({"of": owner, "phase": name})] = share
     for (owner, counter), rate in snapshot.rates.items():
         found["flow_per_s", _labels({"of": owner, "counter": plain_name(counter)})] = rate
     for key in snapshot.lag:

@@ -5,7 +5,7 @@ Data in: events, with the local monotonic time at which they were read. Data out
 processes of the owner (a stage, or a reward's consumer group); the share of slots in use.
 Invariants: shares of one owner add up to at most 1; what was not heard is in none of them; time is local, and the spans
 that senders measured only divide it (promise 13).
-Failure: none; a span that is no finite number of 0 or more is left out.
+Failure: none; a span that is no finite number of 0 or more is left out, as are names beyond `MOST_NAMES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from consumers.scheduler.snapshot import InstanceSeen, owner_of
-from consumers.scheduler.stage_clock import PhaseKey
+from consumers.scheduler.stage_clock import PhaseKey, is_taken
 from schemas.records import StageEvent
 
 
@@ -68,7 +68,8 @@ class Shares:
             owner, begin_s = owner_of(seen), max(life.heard_s, now_s - self._window_s)
             there[owner] = there.get(owner, 0.0) + now_s - begin_s
             for phase, span_s in _within(life, seen, begin_s=begin_s, now_s=now_s):
-                spent[owner, phase] = spent.get((owner, phase), 0.0) + span_s
+                if is_taken((owner, phase), spent):
+                    spent[owner, phase] = spent.get((owner, phase), 0.0) + span_s
         return {key: min(1.0, span_s / there[key[0]]) for key, span_s in spent.items() if there[key[0]] > 0}
 
     def of_slots(self, instances: Iterable[InstanceSeen], *, now_s: float) -> float | None:

@@ -69,7 +69,7 @@ class PhaseTimes:
         return dict(self._times)
 
     def _take(self, key: PhaseKey, span_s: float) -> None:
-        if math.isfinite(span_s) and span_s >= 0 and _is_taken(key, self._spans):
+        if math.isfinite(span_s) and span_s >= 0 and is_taken(key, self._spans):
             self._spans.setdefault(key, deque(maxlen=NUM_SPANS)).append(span_s)
             self._times.pop(key, None)
 
@@ -97,7 +97,7 @@ class Rates:
         if before is None:
             return
         for name, value in counters.items():
-            if not _is_taken((owner, name), self._seen):
+            if not is_taken((owner, name), self._seen):
                 continue
             self._seen.add((owner, name))
             more = value - before.get(name, 0.0)
@@ -121,7 +121,8 @@ class Rates:
         return rates
 
 
-def _is_taken(key: tuple[str, str], known: Collection[tuple[str, str]]) -> bool:
+def is_taken(key: tuple[str, str], known: Collection[tuple[str, str]]) -> bool:
+    """Whether there is room for this name beside those known already."""
     return key in known or (len(known) < MOST_NAMES and len(key[0]) + len(key[1]) <= MOST_CHARS)
 
 

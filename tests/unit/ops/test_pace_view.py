@@ -12,6 +12,7 @@ def test_phases_and_flows_by_owner_in_80_columns() -> None:
         "phase_typical_s{of=rollout,phase=starting}": 9.0,
         "flow_per_s{of=rlweave.demo.reward.sum,counter=records_read samples}": 812.5,
         "flow_per_s{of=rlweave.demo.reward.a-name-of-some-length,counter=records_read samples}": 1.0,
+        "phase_share{of=learner,phase=waiting_for_data}": 0.246,
         "step": 3.0,
     }
     lines = list(pace_lines(gauges, run="demo"))
@@ -19,6 +20,8 @@ def test_phases_and_flows_by_owner_in_80_columns() -> None:
     assert lines[:2] == ["", "phases, median time"]
     assert lines[2].split()[:4] == ["learner", "phase_0", "0.123", "s,"]
     assert "rollout        generating 2 s" in lines
+    assert "learner        waiting_for_data 25%" in lines
+    assert [line for line in lines if line.strip() in ("s,", "s")] == []
     assert lines[-5:] == [
         "",
         "flows, per second",

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from consumers.scheduler.signals import Signals
 from consumers.scheduler.snapshot import Snapshot, Standing
+from consumers.scheduler.stage_clock import MOST_NAMES
 from pipeline.history import LedgerView
 from schemas.records import StageEvent
 
@@ -55,6 +56,14 @@ def test_who_was_just_heard_of_counts_since_then() -> None:
 def test_the_share_of_slots_is_over_the_window() -> None:
     assert at(20.0, (9.0, beat(0, 0, 16)), (12.0, beat(1, 16, 0)), (19.0, beat(2, 8, 8))).slot_use == 0.75
     assert at(20.0).slot_use is None
+
+
+def test_foreign_names_take_no_room_without_end() -> None:
+    foreign = [(float(number), ended(number, f"phase-{number}", 1.0)) for number in range(2000)]
+    signals = Signals(began_s=0.0, ledger=LedgerView(1), rate_window_s=5000.0)
+    for heard_s, one in foreign:
+        signals.add_event(one, now_s=heard_s)
+    assert len(signals.snapshot(now_s=2000.0, lag={}, standing=Standing()).shares) == MOST_NAMES
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from("ab"), st.floats(-1, 1e9)), max_size=20))

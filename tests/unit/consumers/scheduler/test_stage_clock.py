@@ -118,6 +118,7 @@ def snapshot(*, lag: int | None = 40, rate: float | None = 8.0, now_s: float = 0
         staged=(Version(lineage=1, step=5),),
         lag={("g", "samples"): lag},
         rates={} if rate is None else {("g", SAMPLES_READ): rate},
+        shares={("learner", "waiting_for_data"): 0.25},
         times={("learner", "publishing"): PhaseTime(typical_s=0.5, high_s=0.6, num_spans=9)},
     )
 
@@ -142,6 +143,7 @@ def test_gauges_follow_the_snapshot_and_go_with_what_they_were_about() -> None:
     pace.tell(snapshot())
     assert metrics.snapshot() == {
         "phase_typical_s{of=learner,phase=publishing}": 0.5,
+        "phase_share{of=learner,phase=waiting_for_data}": 0.25,
         "flow_per_s{of=g,counter=records_read samples}": 8.0,
         "lag_s{group=g,topic=samples}": 5.0,
         "versions_behind_max": 2.0,
