@@ -10,17 +10,17 @@ from ops.services.model import ServicesInfo
 from tests.e2e.support import Value, check_books, small_run
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-STEPS = 24
+STEPS = 12
 
 
 def test_a_reward_that_is_behind_gets_more_processes(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
-    """One scores 10 samples a second, 16 make a step, and everybody else is faster."""
+    """One scores 4 samples a second, 16 make a step, and everybody else is faster, on a busy machine too."""
     changes: dict[str, Value] = {
         "run.max_steps": STEPS,
         "rewards.sum.plugin": "ops.chaos.scorer:PacedScorer",
-        "rewards.sum.options.seconds": 0.1,
+        "rewards.sum.options.seconds": 0.25,
         "rewards.sum.num_workers": 1,
         "rewards.sum.max_replicas": 3,
         "scheduler.policy": "reactive",
