@@ -19,7 +19,7 @@ from pipeline.events import Events
 from pipeline.metrics import Metrics
 from schemas.errors import LogError, TopicMismatch
 from schemas.records import Command
-from topics.catalog import COMMANDS, EVENTS, LEDGER, full_name
+from topics.catalog import COMMANDS, EVENTS, LEDGER, Topic, full_name
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
@@ -162,12 +162,7 @@ def test_a_topic_made_anew_after_its_leaders_changed_is_read(
     traffic.write(5)
     assert read_kinds(reader, num=5) == [f"k{number}" for number in range(5)]
     traffic.close()
-    RawLog(cluster.bootstrap).delete([full_name(log.run, COMMANDS)])
-    deadline = Deadline.after(LIMIT_S)
-    while not is_made(log):
-        deadline.check("the topic to be made anew")
-        deadline.clock.wait(0.05)
-    traffic = Traffic(KafkaLog(cluster.bootstrap, run=log.run, data_partitions=2, replication_factor=3))
+    traffic = Traffic(made_anew(cluster, log, topic=COMMANDS))
     traffic.write(3)
     assert read_kinds(reader, num=3) == ["k0", "k1", "k2"]
     assert [each.resumed_at for each in told] == [0]
@@ -187,18 +182,23 @@ def test_events_reach_a_topic_that_was_made_anew_after_its_leaders_changed(clust
     )
     cluster.rolling_restart()
     events.heartbeat()
-    RawLog(cluster.bootstrap).delete([full_name(log.run, EVENTS)])
-    deadline = Deadline.after(LIMIT_S)
-    while not is_made(log):
-        deadline.check("the topic to be made anew")
-        deadline.clock.wait(0.05)
-    newer = KafkaLog(cluster.bootstrap, run=log.run, data_partitions=2, replication_factor=3)
+    newer, deadline = made_anew(cluster, log, topic=EVENTS), Deadline.after(LIMIT_S)
     reader = newer.reader(ReaderSettings(topics=(EVENTS,)), hooks=HOOKS)
     while not reader.poll(1, deadline=Deadline.after(0.5)):
         deadline.check("an event in the new topic")
         events.heartbeat()
     events.close(deadline=Deadline.after(10))
     reader.close()
+
+
+def made_anew(cluster: Cluster, log: KafkaLog, *, topic: Topic) -> KafkaLog:
+    """Delete a topic and make it again; returns the run's log with clients that never knew the old one."""
+    RawLog(cluster.bootstrap).delete([full_name(log.run, topic)])
+    deadline = Deadline.after(LIMIT_S)
+    while not is_made(log):
+        deadline.check("the topic to be made anew")
+        deadline.clock.wait(0.05)
+    return KafkaLog(cluster.bootstrap, run=log.run, data_partitions=2, replication_factor=3)
 
 
 def read_kinds(reader: Reader, *, num: int) -> list[str]:
