@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ops.replay.sources import KafkaSource, decode
+from ops.replay.sources import KafkaSource, Window, decode
 from ops.run_view import quiet_after_s, slot_key
 from ops.runs import tail
 from pipeline.history import LedgerView
@@ -124,7 +124,9 @@ def status_of(log: RawLog, run: str, *, heartbeat_s: float = 1.0) -> RunStatus:
     """
     source = KafkaSource(log, run=run)
     counts = log.partition_counts()
-    view = _ledger(source)
+    window = source.window(LEDGER)  # now, as the prompts are; a long ledger takes a while to read
+    num_prompts = _num_prompts(log, run, num_partitions=counts.get(full_name(run, PROMPTS), 0))
+    view = _ledger(source, window)
     return RunStatus(
         run=run,
         processes=_processes(log, run, num_partitions=counts.get(full_name(run, EVENTS), 0)),
@@ -132,7 +134,7 @@ def status_of(log: RawLog, run: str, *, heartbeat_s: float = 1.0) -> RunStatus:
         lineage=view.lineages.current,
         step=view.step,
         num_closed=view.num_closed,
-        num_prompts=_num_prompts(log, run, num_partitions=counts.get(full_name(run, PROMPTS), 0)),
+        num_prompts=num_prompts,
         sealed=view.sealed is not None,
         quiet_s=quiet_after_s(heartbeat_s),
     )
@@ -188,9 +190,9 @@ def group_lags(log: RawLog, run: str, *, counts: Mapping[str, int]) -> list[Grou
     return lags
 
 
-def _ledger(source: KafkaSource) -> LedgerView:
+def _ledger(source: KafkaSource, window: Window) -> LedgerView:
     view = LedgerView(source.data_partitions)
-    for raw in source.read(LEDGER, source.window(LEDGER)):
+    for raw in source.read(LEDGER, window):
         try:
             record = decode(LEDGER, raw)
         except CodecError:
