@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -30,6 +31,7 @@ from schemas.errors import SettingsError
 from topics.log import Log
 
 _PARENT_POLL_S = 1.0
+_LAST_EVENTS_S = 10.0  # at most, to write the last events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class StageRequest:
 
 
 def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path) -> int:
-    """Run the stage to its end; returns the exit code.
+    """Run the stage to its end, and end the process with its exit code; one that was stopped before it began returns.
 
     Raises:
         SettingsError: the run file, or the combination of options, is wrong.
@@ -73,7 +75,26 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     calm_collector()
     stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
-    return int(run_stage(stage, context))
+    return _leave(run_stage(stage, context, on_stopped=_leave_soon))
+
+
+def _leave_soon(code: ExitCode) -> None:
+    """Nothing is in hand any more; see `_leave`."""
+
+    def watch() -> None:
+        threading.Event().wait(_LAST_EVENTS_S)
+        _leave(code)
+
+    threading.Thread(target=watch, name="leave", daemon=True).start()
+
+
+def _leave(code: ExitCode) -> NoReturn:
+    """End the process without the interpreter's own end, which waits for the threads of libraries. A Kafka client waits
+    by the time of day (librdkafka 2.16): where the clock was set back, one was seen to wait until it was killed."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(code))
 
 
 def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageContext:

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -206,8 +206,14 @@ def make_context(
     )
 
 
-def run_stage(stage: Stage, context: StageContext) -> ExitCode:
-    """Run a stage until it is finished, stopped or broken. Call from the main thread."""
+def run_stage(
+    stage: Stage, context: StageContext, *, on_stopped: Callable[[ExitCode], None] = lambda _: None
+) -> ExitCode:
+    """Run a stage until it is finished, stopped or broken. Call from the main thread.
+
+    Args:
+        on_stopped: called with the exit code once the stage has stopped; its last events are written after that.
+    """
     _install_signals(context, retires=isinstance(stage, Retiring) and stage.retires)
     heart = _Heart(context)
     heart.start()
@@ -217,8 +223,10 @@ def run_stage(stage: Stage, context: StageContext) -> ExitCode:
     heart.stop()
     reason = context.stop.reason or ("retired" if context.retire.requested else "finished")
     context.events.notice("stopped", details={"reason": reason, "code": str(int(code))})
+    final = code if code is not ExitCode.OK else stop_code
+    on_stopped(final)
     context.events.close(deadline=deadline)
-    return code if code is not ExitCode.OK else stop_code
+    return final
 
 
 def _turns(stage: Stage, context: StageContext, *, heart: _Heart) -> None:

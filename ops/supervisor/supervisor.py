@@ -216,10 +216,10 @@ class Supervisor:
         return decision.code if decision.code != 0 else int(ExitCode.ERROR)
 
     def _end(self, *, drain: bool) -> None:
-        deadline = Deadline.after(self._ends.grace_s + (self._settings.drain_s if drain else 0), clock=self._clock)
         for stages in STOP_ORDER:
             if drain and stages == ("reward",):
                 self._wait_drained()
+            deadline = Deadline.after(self._ends.grace_s, clock=self._clock)  # one that hangs takes no time from others
             slots = [kept.slot for kept in self._kept if kept.slot.program.stage in stages]
             for slot in slots:
                 slot.ask_to_stop()
