@@ -66,7 +66,7 @@ def _import_file(path: Path) -> object:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
-    except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:
         raise PluginError(f"plug-in file {path} failed while it was imported: {error!r}") from error
     return module
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
+from consumers.scheduler.guarded import GuardedPolicy
 from consumers.scheduler.lag_watch import LagWatch
 from consumers.scheduler.pace import Pace
 from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
@@ -57,6 +58,7 @@ class SchedulerStage:
         self._settings = settings
         self._policy = policy
         self._fleet = fleet
+        self._guarded: GuardedPolicy
         self._ledger = LedgerView(context.log.data_partitions)
         self._signals = self._new_signals()
         self._unbacked = UnbackedVersions(context.clock)
@@ -78,6 +80,7 @@ class SchedulerStage:
         context, settings = self._context, self._settings
         if self._policy is None:
             self._policy = load_policy(settings.policy)
+        self._guarded = GuardedPolicy(self._policy, tell=self._policy_failed)
         self._writer = context.log.writer(
             WriterSettings(transactional_id=f"rlweave.{context.run.name}.scheduler", linger_ms=0.0)
         )
@@ -194,7 +197,7 @@ class SchedulerStage:
                 self._context.metrics.gauge("lag_records", lag, group=group, topic=topic)
 
     def _decide(self) -> None:
-        if self._policy is None or self._writer is None:
+        if self._writer is None:
             raise RuntimeError("a decision before the start")
         now_s = self._context.clock.monotonic()
         self._decided_s = now_s
@@ -206,12 +209,15 @@ class SchedulerStage:
             group_size=run.group_size,
             max_steps=run.max_steps,
         )
-        drafts = self._policy(snapshot, self._settings)
+        drafts = self._guarded.decide(snapshot, self._settings)
         self._pace.tell(snapshot)
         if drafts:
             self._write(self._writer, drafts)
             for draft in drafts:
                 self._tell(draft, now_s=now_s)
+
+    def _policy_failed(self, why: str) -> None:
+        self._context.events.notice("policy_failed", details={"policy": self._settings.policy, "why": why})
 
     def _write(self, writer: Writer, drafts: Sequence[CommandDraft]) -> None:
         with writer.transaction(deadline=self._after(_WRITE_S)):

@@ -21,7 +21,7 @@ FOREGROUND, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#040401", "#040402", "#040403", "#040404", "#040405", "#040406")
 _KINDS = ("work", "waiting", "weights", "other")
 _WEIGHT_PHASES = ("swapping", "staging_weights", "publishing")
-_OTHER_PHASES = ("starting", "cloning", "checkpointing", "finished", "watching", "serving")
+_OTHER_PHASES = ("starting", "cloning", "checkpointing", "finished", "watching", "serving", "supervising")
 
 
 @dataclass(frozen=True, kw_only=True)
