@@ -176,7 +176,8 @@ class Recreated(LogContract):
         """Also when the reader leaves the group for a moment before it has read anything there."""
         write_samples(backend.log, range(0, 40 * P, P))
         settings = replace(self.quick(backend), start="latest")
-        queue = WorkQueue.open(backend.log, settings, hooks=Told().hooks(), max_in_flight=100)
+        told = Told()
+        queue = WorkQueue.open(backend.log, settings, hooks=told.hooks(), max_in_flight=100)
         until(lambda: not queue.take(1, deadline=Deadline.after(0.2)) and bool(queue.reader.positions()), what="it")
         recreate(backend)
         write_samples(backend.log, range(0, 30 * P, P))
@@ -187,6 +188,7 @@ class Recreated(LogContract):
             return seen == set(range(30))
 
         until(all_seen, what="all of the new topic")
+        assert {(each.topic, each.resumed_at) for each in told.recreated} == {("samples", 0)}
         queue.close()
 
 
