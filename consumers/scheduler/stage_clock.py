@@ -22,6 +22,7 @@ from schemas.records import StageEvent
 
 NUM_SPANS = 64  # of one phase, over all processes of the stage
 STEP = ("learner", "step")  # from one step to the next, whatever the time was spent on
+FORWARD_BACKWARD = ("learner", "forward_backward")  # what ranks divide among them
 COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_generated", "samples_scored{")
 MOST_NAMES = 256  # of phases, and of flows
 MOST_CHARS = 512  # of one: a group id and a counter
