@@ -6,8 +6,8 @@ rollouts a step then takes T(R, L) = max(B / (R r), parallel / L + rest): who of
 the lowest T.
 Data in: medians and rates of the stage clock. Data out: a wished split, and the two commands that lead to it.
 Invariants: rollouts and ranks together never exceed the slots, each side stays within its limits; a move takes half of
-the side that lends at most; nothing moves before the last change has been carried out and has cooled down, nor while
-anything is unknown; both commands are given at once, and who carries them out waits for the slot to be free.
+the side that lends at most (rounded up); nothing moves before the last change has been carried out and has cooled down,
+nor while anything is unknown; both commands are given at once, and who carries them out waits for the slot to be free.
 Failure: none.
 """
 
@@ -69,9 +69,10 @@ class StepModel:
         return max(self.making_s(split.rollouts), self.training_s(split.ranks))
 
 
-def rollout_groups_s(snapshot: Snapshot) -> float | None:
-    """Groups per second of one rollout whose slots are full; None: not known."""
-    made, use, num_heard = snapshot.rates.get(SAMPLES_MADE), snapshot.slot_use, snapshot.num_heard(ROLLOUT)
+def rollout_groups_s(snapshot: Snapshot, *, late: bool = False) -> float | None:
+    """Groups per second of one rollout whose slots are full, lately or over the whole window; None: not known."""
+    rates = snapshot.late_rates if late else snapshot.rates
+    made, use, num_heard = rates.get(SAMPLES_MADE), snapshot.slot_use, snapshot.num_heard(ROLLOUT)
     if made is None or use is None or use < LEAST_USE or not num_heard:
         return None
     each_s = made / snapshot.group_size / num_heard / use
@@ -108,11 +109,15 @@ class Pool:
             if ranks >= self.learner.least:
                 yield Split(rollouts=rollouts, ranks=ranks)
 
+    def best(self, model: StepModel) -> Split:
+        """The split with the shortest step; of equal ones the nearest."""
+        return min(self.splits(), key=lambda split: (model.step_s(split), abs(split.rollouts - self.now.rollouts)))
+
     def towards(self, wished: Split) -> Split:
-        """How far one change may go: from the side that lends, half of it at most."""
+        """How far one change may go: from the side that lends, half of it at most (rounded up)."""
         more = wished.rollouts - self.now.rollouts
         lender = self.now.ranks if more > 0 else self.now.rollouts
-        most = max(1, lender // 2)
+        most = -(-lender // 2)
         moved = min(max(more, -most), most)
         rollouts = min(max(self.now.rollouts + moved, self.rollout.least), self.rollout.most)
         return Split(rollouts=rollouts, ranks=min(self.slots - rollouts, self.learner.most))
@@ -129,12 +134,17 @@ def pool_of(snapshot: Snapshot) -> Pool | None:
 
 
 def best_lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None:
-    """The split with the shortest step, if changing to it pays; None: stay."""
+    """The split with the shortest step, if changing to it pays; None: stay.
+
+    Nothing is wished while the rate of samples is changing: half a change would be followed by half a move.
+    """
     model = step_model(snapshot, ranks=pool.now.ranks)
-    splits = list(pool.splits())
-    if model is None or not splits:
+    late_s = rollout_groups_s(snapshot, late=True)
+    if model is None or late_s is None or not any(pool.splits()):
         return None
-    best = min(splits, key=lambda split: (model.step_s(split), abs(split.rollouts - pool.now.rollouts)))
+    if abs(late_s - model.groups_s) > settings.steady_share * model.groups_s:
+        return None
+    best = pool.best(model)
     now_s, best_s = model.step_s(pool.now), model.step_s(best)
     if now_s <= best_s * (1 + settings.scale_slack) or not _pays(snapshot, gain_s=now_s - best_s):
         return None
@@ -183,8 +193,8 @@ def _pays(snapshot: Snapshot, *, gain_s: float) -> bool:
 
 
 def _must_wait(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> bool:
-    """Until the last change has been carried out, and for the longer of the cool-downs after it: what was lent is
-    kept, and rates are over a time in which nothing changed."""
+    """Until the last change has been carried out, and for the longer of the cool-downs after the newest process came:
+    what was lent is kept, and rates are over a time in which nothing changed."""
     cool_down_s = max(settings.scale_up_cool_down_s, settings.scale_down_cool_down_s)
     for target in (pool.rollout, pool.learner):
         if snapshot.replicas_heard(target, silence_s=settings.silence_s) != snapshot.replicas_wanted(target):
@@ -192,4 +202,5 @@ def _must_wait(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -
         last = snapshot.standing.scale.get(target.target)
         if last is not None and snapshot.now_s < last.at_s + cool_down_s:
             return True
-    return False
+    newest_s = max((one.began_s for one in snapshot.instances if one.stage in (ROLLOUT, LEARNER)), default=0.0)
+    return snapshot.now_s < newest_s + cool_down_s

@@ -61,6 +61,7 @@ class Signals:
                 phase="",
                 phase_since_s=now_s,
                 heard_s=now_s,
+                began_s=now_s,
                 seq=event.seq,
             )
         seen = replace(
@@ -112,6 +113,7 @@ class Signals:
             lag=dict(lag),
             times=self._times.times(),
             rates=self._rates.per_s(now_s),
+            late_rates=self._rates.per_s(now_s, part=0.5),
             shares=self._shares.of_phases(instances, now_s=now_s),
             slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,

@@ -47,6 +47,7 @@ class InstanceSeen:
     phase_since_s: float  # when the phase was first seen
     heard_s: float  # when it was last heard of
     seq: int
+    began_s: float = 0.0  # when it was first heard of
     gauges: Mapping[str, float] = field(default_factory=dict)
     version: Version | None = None  # served or reached; None: it has none yet
     domain: str = ""  # label of its place in the network; empty: not known
@@ -138,6 +139,7 @@ class Snapshot:
     lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
     times: Mapping[PhaseKey, PhaseTime] = field(default_factory=dict)  # how long phases take; absent: none ended yet
     rates: Mapping[FlowKey, float] = field(default_factory=dict)  # per second; absent: not known
+    late_rates: Mapping[FlowKey, float] = field(default_factory=dict)  # the same over the last half of that time
     shares: Mapping[PhaseKey, float] = field(default_factory=dict)  # of time lately; absent: none of it was seen
     slot_use: float | None = None  # mean share of the engines' slots in use lately; None: not known
     fleet: tuple[Scalable, ...] = ()  # what has a number of replicas that may be changed
