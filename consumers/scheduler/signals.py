@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from consumers.scheduler.shares import Shares
 from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing, owner_of
-from consumers.scheduler.stage_clock import PhaseTimes, Rates
+from consumers.scheduler.stage_clock import BY_RANKS, PhaseTimes, Rates
 from pipeline.history import LedgerView
 from schemas.records import StageEvent, Version
 
 _DOMAIN = "domain"  # label in heartbeats
+_RANKS = "ranks"  # gauge of the learner's processes
 
 
 class Signals:
@@ -41,9 +42,12 @@ class Signals:
         self._instances: dict[str, InstanceSeen] = {}
         self._stopped_s: dict[str, float] = {}
         self._staged: set[Version] = set()
+        self._ranks: float | None = None  # of the learner, as it said last
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
-        """Take in one event, read at `now_s`."""
+        """Take in one event, read at `now_s`; what an instance says after its good-bye does not bring it back."""
+        if event.instance in self._stopped_s:
+            return
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return
@@ -70,6 +74,7 @@ class Signals:
             finite = {name: value for name, value in event.gauges.items() if math.isfinite(value)}
             seen = replace(seen, gauges=finite, domain=event.details.get(_DOMAIN, seen.domain))
             self._rates.add(event.instance, owner_of(seen), gauges=finite, now_s=now_s)
+            self._look_at_ranks(event.stage, finite)
         self._instances[event.instance] = _with_phase(seen, _phase_of(event), now_s=now_s)
 
     def add_manifest(self, version: Version) -> None:
@@ -116,6 +121,15 @@ class Signals:
             slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,
         )
+
+    def _look_at_ranks(self, stage: str, gauges: Mapping[str, float]) -> None:
+        """A learner of another size has other times per step."""
+        ranks = gauges.get(_RANKS) if stage == "learner" else None
+        if ranks is None or ranks == self._ranks:
+            return
+        if self._ranks is not None:
+            self._times.forget_phases(BY_RANKS)
+        self._ranks = ranks
 
     def _forget(self, instance: str) -> None:
         self._times.forget(instance)

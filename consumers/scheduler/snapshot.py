@@ -89,8 +89,8 @@ class Publishing:
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
-    target: str  # "rollout", "reward.NAME"
-    group: str  # consumer group whose members they are
+    target: str  # "rollout", "reward.NAME", "learner" (its ranks)
+    group: str  # consumer group whose members they are; empty: a learner's ranks are in none
     least: int
     most: int
     initial: int  # number at the start of the run
@@ -140,6 +140,7 @@ class Snapshot:
     shares: Mapping[PhaseKey, float] = field(default_factory=dict)  # of time lately; absent: none of it was seen
     slot_use: float | None = None  # mean share of the engines' slots in use lately; None: not known
     fleet: tuple[Scalable, ...] = ()  # what has a number of replicas that may be changed
+    slots: int | None = None  # of the pool that rollouts and learner ranks share; None: they share none
     groups_per_step: int = 1
     group_size: int = 1
     max_steps: int | None = None
@@ -172,7 +173,7 @@ class Snapshot:
 
     def replicas_heard(self, target: Scalable, *, silence_s: float) -> int:
         """Processes of it that were heard lately."""
-        owner = target.stage if target.stage == "rollout" else target.group
+        owner = target.stage if target.stage in ("rollout", "learner") else target.group
         return sum(owner in (one.stage, owner_of(one)) and one.age_s(self.now_s) <= silence_s for one in self.instances)
 
     def has_unstarted_prompts(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -22,6 +22,7 @@ from schemas.records import StageEvent
 
 NUM_SPANS = 64  # of one phase, over all processes of the stage
 STEP = ("learner", "step")  # from one step to the next, whatever the time was spent on
+BY_RANKS = (STEP, ("learner", "forward_backward"), ("learner", "waiting_for_data"))  # what their number decides
 COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_generated", "samples_scored{")
 MOST_NAMES = 256  # of phases, and of flows
 MOST_CHARS = 512  # of one: a group id and a counter
@@ -61,6 +62,12 @@ class PhaseTimes:
     def forget(self, instance: str) -> None:
         """The process is gone."""
         self._stepped.pop(instance, None)
+
+    def forget_phases(self, keys: Iterable[PhaseKey]) -> None:
+        """What was measured says nothing of what is to come."""
+        for key in keys:
+            self._spans.pop(key, None)
+            self._times.pop(key, None)
 
     def times(self) -> dict[PhaseKey, PhaseTime]:
         """Phases that ended at least once."""
