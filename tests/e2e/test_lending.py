@@ -83,10 +83,10 @@ def _check_pool(seen: Watch) -> None:
     alive: set[str] = set()
     ended: set[str] = set()
     most = 0
-    for each in (envelope.record for envelope in seen.envelopes):
-        if isinstance(each, StageEvent) and each.stage in ("rollout", "learner"):
-            alive.add(each.instance)
-            if each.name == "stopped":
-                ended.add(each.instance)
+    for record in (envelope.record for envelope in seen.envelopes):
+        if isinstance(record, StageEvent) and record.stage in ("rollout", "learner"):
+            alive.add(record.instance)
+            if record.name == "stopped":
+                ended.add(record.instance)
             most = max(most, len(alive - ended))
     assert most == SLOTS
