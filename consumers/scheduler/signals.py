@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from consumers.scheduler.shares import Shares
 from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing, owner_of
-from consumers.scheduler.stage_clock import BY_RANKS, PhaseTimes, Rates
+from consumers.scheduler.stage_clock import PhaseTimes, Rates
 from pipeline.history import LedgerView
 from schemas.records import StageEvent, Version
 
 _DOMAIN = "domain"  # label in heartbeats
-_RANKS = "ranks"  # gauge of the learner's processes
 
 
 class Signals:
@@ -42,7 +41,6 @@ class Signals:
         self._instances: dict[str, InstanceSeen] = {}
         self._stopped_s: dict[str, float] = {}
         self._staged: set[Version] = set()
-        self._ranks: float | None = None  # of the learner, as it said last
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
         """Take in one event, read at `now_s`; what an instance says after its good-bye does not bring it back."""
@@ -65,6 +63,7 @@ class Signals:
                 phase="",
                 phase_since_s=now_s,
                 heard_s=now_s,
+                began_s=now_s,
                 seq=event.seq,
             )
         seen = replace(
@@ -74,7 +73,6 @@ class Signals:
             finite = {name: value for name, value in event.gauges.items() if math.isfinite(value)}
             seen = replace(seen, gauges=finite, domain=event.details.get(_DOMAIN, seen.domain))
             self._rates.add(event.instance, owner_of(seen), gauges=finite, now_s=now_s)
-            self._look_at_ranks(event.stage, finite)
         self._instances[event.instance] = _with_phase(seen, _phase_of(event), now_s=now_s)
 
     def add_manifest(self, version: Version) -> None:
@@ -117,19 +115,11 @@ class Signals:
             lag=dict(lag),
             times=self._times.times(),
             rates=self._rates.per_s(now_s),
+            late_rates=self._rates.per_s(now_s, part=0.5),
             shares=self._shares.of_phases(instances, now_s=now_s),
             slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,
         )
-
-    def _look_at_ranks(self, stage: str, gauges: Mapping[str, float]) -> None:
-        """A learner of another size has other times per step."""
-        ranks = gauges.get(_RANKS) if stage == "learner" else None
-        if ranks is None or ranks == self._ranks:
-            return
-        if self._ranks is not None:
-            self._times.forget_phases(BY_RANKS)
-        self._ranks = ranks
 
     def _forget(self, instance: str) -> None:
         self._times.forget(instance)

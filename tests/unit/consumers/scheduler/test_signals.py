@@ -109,21 +109,6 @@ def test_what_an_instance_says_after_its_good_bye_does_not_bring_it_back() -> No
     assert seen_at(signals, 2.0) == {}
 
 
-def test_times_of_steps_are_forgotten_when_the_learner_has_another_number_of_ranks() -> None:
-    def said(ranks: float) -> tuple[float, StageEvent]:
-        name = f"learner.0-{ranks:g}"
-        return 1.0, event(9, "heartbeat", "heartbeat", stage="learner", instance=name, gauges={"ranks": ranks})
-
-    def spent(stage: str, phase: str) -> tuple[float, StageEvent]:
-        return 1.0, event(1, "phase_ended", phase, stage=stage, instance=f"{stage}-{phase}", gauges={"spent_s": 2.0})
-
-    phases = [("learner", "forward_backward"), ("learner", "checkpointing"), ("rollout", "swapping")]
-    signals = folded(said(1.0), *(spent(*each) for each in phases), said(1.0))
-    assert set(signals.snapshot(now_s=1.0, lag={}, standing=Standing()).times) == set(phases)
-    signals.add_event(said(2.0)[1], now_s=1.0)
-    assert set(signals.snapshot(now_s=1.0, lag={}, standing=Standing()).times) == set(phases[1:])
-
-
 def test_a_pruned_manifest_is_not_staged() -> None:
     signals = Signals(began_s=0.0, ledger=ledger_to(3))
     for step in (2, 1, 3):
