@@ -43,7 +43,9 @@ class Signals:
         self._staged: set[Version] = set()
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
-        """Take in one event, read at `now_s`."""
+        """Take in one event, read at `now_s`; what an instance says after its good-bye does not bring it back."""
+        if event.instance in self._stopped_s:
+            return
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return

@@ -156,6 +156,12 @@ def test_stage_aware(snapshot: Snapshot, commanded: int | None) -> None:
     assert replicas(stage_aware.decide, snapshot) == commanded
 
 
+def test_ranks_are_the_learners_processes_that_are_heard() -> None:
+    ranks = Scalable(target="learner", group="", least=1, most=4, initial=1)
+    snapshot = replace(run(), instances=(seen("learner", 0), seen("learner", 1), seen("learner", 2, silent_s=99.0)))
+    assert snapshot.replicas_heard(ranks, silence_s=SETTINGS.silence_s) == 2
+
+
 def test_a_command_says_why_and_on_what_it_was_decided() -> None:
     (draft,) = [each for each in reactive.decide(run(), SETTINGS) if each.kind == "scale"]
     assert draft.reason == "2 to 3: the learner waits for data 50% of the time, 95% of the slots are in use"
