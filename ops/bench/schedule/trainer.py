@@ -53,7 +53,7 @@ class TimedTrainer(Trainer):
         super().__init__(settings, model, seed=0)
 
     @property
-    def model(self) -> PreTrainedModel:  # type: ignore[override]
+    def model(self) -> PreTrainedModel:
         """The model; after a step, once what is left of the step's time is over."""
         owed_s, self._owed_s = self._owed_s, 0.0
         if owed_s:
