@@ -40,7 +40,9 @@ from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.log import ReaderHooks, ReaderSettings
 
+COOL_DOWN_STEPS = 6  # after the figures end: no prompts are admitted for the last ones, so rollouts have nothing to do
 _CONTEXT_TOKENS = 8192
+_PARTITIONS = 96  # many for each producer, so that all have about the same share
 _PROCESSES = ("peer", "scheduler", "prompts", "reward")
 _LIMIT_S = 900.0
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
@@ -78,6 +80,7 @@ def measure(run: RealRun, *, servers: Servers, folder: Path) -> Figures:
     settings, plan_file, out = folder / "settings.json", folder / "plan.json", folder / "books.json"
     Plan(
         workload=run.workload,
+        num_steps=run.num_steps,
         scale=run.scale,
         rollouts=run.rollouts,
         ranks=run.ranks,
@@ -107,9 +110,10 @@ def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path)
     overrides = [
         f'run.name="{name}"',
         f'run.dir="{folder.parent}"',
+        f"run.partitions={_PARTITIONS}",
         f"run.groups_per_step={workload.groups_per_step}",
         f"run.group_size={workload.group_size}",
-        f"run.max_steps={run.num_steps}",
+        f"run.max_steps={run.num_steps + COOL_DOWN_STEPS}",
         f"run.max_staleness={run.max_staleness}",
         f"run.publish_lag_versions={run.publish_lag}",
         "run.group_deadline_s=600.0",
@@ -203,23 +207,22 @@ def _figures(run: RealRun, *, run_file: RunFile, books: dict[str, Any]) -> Figur
     log = open_log(run_file)
     log.connect(deadline=Deadline.after(CONNECT_S))
     marks = books["marks"]
-    first, last = marks[WARM_UP_STEPS - 1], marks[-1]
+    first, last = (marks[step - 1] for step in (WARM_UP_STEPS, run.num_steps))
     tally = Tally(num_commands=books["num_commands"])
     tally.used_s, tally.room_s = (last[key] - first[key] for key in ("used_s", "room_s"))
     tally.publishes_s = {False: books["publish_alone_s"], True: books["publish_beside_s"]}
     outcomes = [each for each in read_all(log, LEDGER) if isinstance(each, Outcome)]
-    _count_outcomes(tally, outcomes)
-    tally.delays_s = _delays_s(outcomes, log=log, scale=run.scale)
+    counted = [each for each in outcomes if WARM_UP_STEPS < each.step <= run.num_steps]
+    _count_outcomes(tally, counted)
+    tally.delays_s = _delays_s(counted, log=log, scale=run.scale)
     tally.waited_s = _waited_s(read_all(log, EVENTS), last_step=run.num_steps) / run.scale
-    num_steps = len(marks) - WARM_UP_STEPS
-    figures = tally.figures(run.name, over_s=last["at_s"] - first["at_s"], num_steps=num_steps)
+    over_s, num_steps = last["at_s"] - first["at_s"], run.num_steps - WARM_UP_STEPS
+    figures = tally.figures(run.name, over_s=over_s, num_steps=num_steps)
     return replace(figures, notes=tuple(books["notes"]))
 
 
 def _count_outcomes(tally: Tally, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
-        if outcome.step <= WARM_UP_STEPS:
-            continue
         for member in outcome.members:
             if member.result == Result.TRAINED:
                 tally.num_trained += 1
@@ -237,7 +240,7 @@ def _delays_s(outcomes: Sequence[Outcome], *, log: KafkaLog, scale: float) -> li
     return [
         max(0.0, (one.closed_unix_ms - finished[one.group]) / 1000 / scale)
         for one in outcomes
-        if one.result == Result.TRAINED and one.step > WARM_UP_STEPS and one.group in finished
+        if one.result == Result.TRAINED and one.group in finished
     ]
 
 

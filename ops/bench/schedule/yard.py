@@ -45,6 +45,7 @@ class Plan:
     """What is measured."""
 
     workload: str
+    num_steps: int  # that count; the run has some more
     scale: float  # real seconds per model second
     rollouts: int
     ranks: int
@@ -70,7 +71,7 @@ class Yard:
         self._run_file = run_file
         self._plan = plan
         self._world = World(
-            load_workload(plan.workload), scale=plan.scale, num_steps=run_file.run.max_steps, managed=plan.managed
+            load_workload(plan.workload), scale=plan.scale, num_steps=plan.num_steps, managed=plan.managed
         )
         self._trainer = TimedTrainer(
             run_file.learner, run_file.model, world=self._world, ranks=lambda: self._foreman.ranks, extra_s=plan.extra_s
