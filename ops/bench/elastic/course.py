@@ -194,6 +194,9 @@ def _change_load(site: Site, sequence_s: float, *, hold_s: float, say: Callable[
         num_commands=_num_commands(site) - before,
         course=tuple(count.course),
     )
+    for at_s, event in site.said("scheduler", "commanded"):
+        if event.details.get("kind") == "scale" and at_s >= count.began_s:
+            say(f"  {at_s - count.began_s:.1f} s: {event.details['reason']}")
     path = ", ".join(f"{number} after {at_s:.1f} s" for at_s, number in change.course)
     say(f"sequences take {sequence_s:g} s, {change.best} rollouts are best; there were {path}")
     return change
