@@ -1,8 +1,9 @@
 """The policy `stage_aware`: replicas from what the learner could train and what one replica makes.
 
 Role: predicts instead of waiting for somebody to starve. Let W be the learner's own time per step (that of its phases,
-without the wait for data) and r the groups per second of one rollout producer whose slots are full. The learner takes B / W groups per second at most, so B / (W r) producers keep it busy. Rewards: samples made per
-second over those that one replica scores while it scores.
+without the wait for data) and r the groups per second of one rollout producer whose slots are full. The learner takes
+B / W groups per second at most, so B / (W r) producers keep it busy. Rewards: samples made per second over those that
+one replica scores while it scores.
 Data in: medians and rates of the stage clock; what is not known leaves things as they are.
 Invariants: see `consumers.scheduler.scaling`. More is asked for only when a producer's start costs less than a set
 share of the time that is left, and rollouts only while there are prompts that no engine has taken up.

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ops.audit.report import AuditReport
-from ops.bench.elastic.plan import LONG_S, MOST_ROLLOUTS, USUAL_S, ElasticPlan, best_rollouts
+from ops.bench.elastic.plan import LONG_S, MOST_ROLLOUTS, SHORT_S, USUAL_S, ElasticPlan, best_rollouts
 from ops.bench.elastic.script import Script
 from ops.bench.elastic.site import Site
 from ops.bench.soak import BenchError
@@ -145,6 +145,7 @@ def play_lending(plan: ElasticPlan, *, folder: Path, servers: Servers, say: Call
         "learner.compare_every_steps=1",
     ]
     with Site(folder, servers=servers, overrides=overrides, say=say) as site:
+        site.prompter.set(Script(sequence_s=SHORT_S))
         site.until(lambda: site.step() >= plan.lent_steps, what="the first steps", limit_s=_START_S)
         lent = _move(site, is_lent=True)
         say(f"a slot was lent to the learner after {lent.total_s:.1f} s, the learner was away for {lent.away_s:.1f} s")
@@ -229,7 +230,7 @@ def _move(site: Site, *, is_lent: bool) -> Move:
     """Have a slot change sides, and wait for the first step after that."""
     began_s = time.monotonic()
     old = {event.instance for _, event in site.heard if event.stage == "learner"}
-    site.prompter.set(Script(is_lent=is_lent))
+    site.prompter.set(Script(sequence_s=SHORT_S, is_lent=is_lent))
 
     def stepped() -> bool:
         return site.said("learner", "step")[-1][1].instance not in old

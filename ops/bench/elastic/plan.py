@@ -8,6 +8,7 @@ from dataclasses import dataclass
 GROUPS_PER_STEP, GROUP_SIZE, SEQUENCES = 16, 4, 32
 STEP_S = 1.1  # rank-seconds of a step
 USUAL_S, LONG_S = 1.0, 2.0  # of a sequence: the load is one, then the other
+SHORT_S = 0.3  # of a sequence, where one rollout is to be enough for two ranks
 MOST_ROLLOUTS = 7
 
 
@@ -28,14 +29,14 @@ class ElasticPlan:
     hold_s: float = 40.0
     hold_down_s: float = 50.0
     window_s: float = 6.0
-    up_s: float = 4.0
+    up_s: float = 8.0  # longer than the window and a start: what was started is in the rates by then
     down_s: float = 8.0
     lent_steps: int = 6
 
     @classmethod
     def quick(cls) -> ElasticPlan:
         """Enough to see that it works."""
-        return cls(settle_s=5.0, hold_s=15.0, hold_down_s=15.0, window_s=4.0, up_s=2.0, down_s=3.0, lent_steps=2)
+        return cls(settle_s=5.0, hold_s=15.0, hold_down_s=15.0, window_s=3.0, up_s=4.0, down_s=4.0, lent_steps=2)
 
 
 def best_rollouts(sequence_s: float) -> int:
