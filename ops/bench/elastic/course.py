@@ -73,14 +73,21 @@ class Lending:
 
 
 @dataclass
-class _Count:
-    """How a number came to what is best."""
+class Count:
+    """How a number came to what is best.
+
+    Args:
+        best: see there.
+        began_s: monotonic time of the change.
+        course: seconds since then, and the number from then on.
+    """
 
     best: int
     began_s: float
     course: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, number: int) -> None:
+        """So many there are now."""
         if not self.course or self.course[-1][1] != number:
             self.course.append((time.monotonic() - self.began_s, number))
 
@@ -184,7 +191,7 @@ def _hold(site: Site, seconds: float) -> None:
 def _change_load(site: Site, sequence_s: float, *, hold_s: float, say: Callable[[str], None]) -> Change:
     before = _num_commands(site)
     site.prompter.set(Script(sequence_s=sequence_s))
-    count = _Count(best=best_rollouts(sequence_s), began_s=time.monotonic())
+    count = Count(best=best_rollouts(sequence_s), began_s=time.monotonic())
     while time.monotonic() - count.began_s < hold_s:
         count.note(site.crew.replicas("rollout").running)
         site.look()
