@@ -35,9 +35,10 @@ from pipeline.stage import CONNECT_S
 from pipeline.weights.tokens import load_or_create_token
 from schemas.reasons import Reason, Result
 from schemas.records import Outcome, Record, Sample, StageEvent
-from topics.catalog import EVENTS, LEDGER, SAMPLES, Topic
+from topics.catalog import BY_NAME, EVENTS, LEDGER, SAMPLES, Topic, full_name
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
+from topics.kafka.raw import RawLog
 from topics.log import ReaderHooks, ReaderSettings
 
 COOL_DOWN_STEPS = 6  # after the figures end: no prompts are admitted for the last ones, so rollouts have nothing to do
@@ -101,7 +102,9 @@ def measure(run: RealRun, *, servers: Servers, folder: Path) -> Figures:
         busy = Busy()
         _run_yard(settings, plan_file, log=folder / "yard.log")  # (3)
         busy_share = busy.share()
-    return replace(_figures(run, run_file=run_file, books=orjson.loads(out.read_bytes())), busy_share=busy_share)
+    figures = _figures(run, run_file=run_file, books=orjson.loads(out.read_bytes()))
+    RawLog(servers.bootstrap).delete([full_name(run_file.run.name, topic) for topic in BY_NAME.values()])
+    return replace(figures, busy_share=busy_share)
 
 
 def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path) -> RunFile:
