@@ -19,10 +19,9 @@ from pathlib import Path
 
 from consumers.scheduler import reactive, stage_aware
 from consumers.scheduler.policy import Policy
-from consumers.scheduler.settings import SchedulerSettings
 from ops.bench import result
 from ops.bench.schedule.figures import Figures
-from ops.bench.schedule.hearsay import Hearsay
+from ops.bench.schedule.hearsay import SETTINGS, Hearsay
 from ops.bench.schedule.plant import Plant, Rules
 from ops.bench.schedule.real import RealRun, measure
 from ops.bench.schedule.workload import Workload, load_workload
@@ -136,7 +135,7 @@ def simulate(candidate: Candidate, workload: Workload, *, size: ScheduleSize, ma
         extra_s=2 * workload.phase_switch_s if candidate.policy == TOGETHER else 0.0,
         managed=managed,
     )
-    observer = None if decide is None else Hearsay(decide, settings=SchedulerSettings())
+    observer = None if decide is None else Hearsay(decide, settings=SETTINGS)
     steps = size.lockstep_steps if lockstep else size.steps
     return Plant(workload, rules, num_steps=steps, observer=observer).run(candidate.name)
 
@@ -196,7 +195,7 @@ def schedule_result(found: Mapping[str, Found], *, size: ScheduleSize, noise: re
     table = result.Table(
         title=f"{size.steps} steps; times in model seconds of {size.scale:g} s",
         headers=("policy", "", "samples/s", "step s", "data wait", "idle", "stale", "p99 delay s", "age", "commands"),
-        rows=tuple(_row(name, kind, figures) for name, kind, figures in shown),
+        rows=tuple(_row(figures, workload=name, kind=kind) for name, kind, figures in shown),
     )
     return result.BenchResult(
         name="schedule", table=table, values=values, notes=_notes(values, found), noise=noise.values(num_repeats=1)
@@ -254,7 +253,7 @@ def _rows_of(found: Found) -> list[tuple[str, Figures]]:
     ]
 
 
-def _row(workload: str, kind: str, one: Figures) -> tuple[str, ...]:
+def _row(one: Figures, *, workload: str, kind: str) -> tuple[str, ...]:
     return (
         f"{workload}: {one.policy}",
         kind,

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from ops.bench.schedule.figures import Figures, Tally
+from ops.bench.schedule.hearsay import RATE_WINDOW_S
 from ops.bench.schedule.plant import WARM_UP_STEPS
 from ops.bench.schedule.workload import Workload, load_workload
 from ops.bench.schedule.yard import Plan
@@ -136,7 +137,7 @@ def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path)
         f"scheduler.interval_s={_at_least(scale, 0.05)}",
         f"scheduler.heartbeat_s={_at_least(2 * scale, 0.1)}",
         f"scheduler.lag_interval_s={5 * scale}",
-        f"scheduler.rate_window_s={30 * scale}",
+        f"scheduler.rate_window_s={RATE_WINDOW_S * scale}",
         "scheduler.silence_s=2.0",
         f"scheduler.settle_s={5 * scale}",
         f"scheduler.scale_up_cool_down_s={20 * scale}",
@@ -174,11 +175,9 @@ def _run_yard(settings: Path, plan: Path, *, log: Path) -> None:
         try:
             code = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired as error:
-            process.kill()
             raise BenchError(f"the run did not end within {_LIMIT_S:g} s: {_last_words(log)}") from error
-        except BaseException:
-            process.kill()
-            raise
+        finally:
+            process.kill()  # an interrupt leaves nothing behind
     if code != 0:
         raise BenchError(f"the yard ended with code {code}: {_last_words(log)}")
 
