@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.settings import SchedulerSettings
@@ -119,7 +120,8 @@ class Pool:
         lender = self.now.ranks if more > 0 else self.now.rollouts
         most = -(-lender // 2)
         moved = min(max(more, -most), most)
-        rollouts = min(max(self.now.rollouts + moved, self.rollout.least), self.rollout.most)
+        most_rollouts = min(self.rollout.most, self.slots - self.learner.least)
+        rollouts = max(self.rollout.least, min(self.now.rollouts + moved, most_rollouts))
         return Split(rollouts=rollouts, ranks=min(self.slots - rollouts, self.learner.most))
 
 
@@ -148,6 +150,8 @@ def best_lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings)
     now_s, best_s = model.step_s(pool.now), model.step_s(best)
     if now_s <= best_s * (1 + settings.scale_slack) or not _pays(snapshot, gain_s=now_s - best_s):
         return None
+    if best.rollouts > pool.now.rollouts and not snapshot.has_unstarted_prompts():
+        return None
     return Lending(
         split=best,
         reason=f"a step takes {now_s:.3g} s, with {best.rollouts} rollouts and {best.ranks} ranks {best_s:.3g} s",
@@ -159,9 +163,19 @@ def best_lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings)
     )
 
 
-def lend(snapshot: Snapshot, pool: Pool, wish: Lending | None, *, settings: SchedulerSettings) -> list[CommandDraft]:
-    """The two commands that go towards a wished split; none while the last ones are under way."""
-    if wish is None or snapshot.observed_s < max(settings.settle_s, settings.rate_window_s):
+class LendingWishes(Protocol):
+    """What a policy wishes for a pool; None: it is not known, or as it is."""
+
+    def __call__(self, snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None: ...
+
+
+def lend(snapshot: Snapshot, settings: SchedulerSettings, *, wishes: LendingWishes) -> list[CommandDraft]:
+    """The two commands that go towards a wished split; none while the last ones are under way, or without a pool."""
+    pool = pool_of(snapshot)
+    if pool is None or snapshot.observed_s < max(settings.settle_s, settings.rate_window_s):
+        return []
+    wish = wishes(snapshot, pool, settings=settings)
+    if wish is None:
         return []
     split, now = pool.towards(wish.split), pool.now
     if split == now or _must_wait(snapshot, pool, settings=settings):

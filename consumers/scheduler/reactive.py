@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.policy import decide as decide_static
-from consumers.scheduler.pool import Lending, Pool, Split, lend, pool_of
+from consumers.scheduler.pool import Lending, Pool, Split, lend
 from consumers.scheduler.scaling import Wish, scale
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
@@ -22,8 +22,7 @@ LEARNER_WAITS = ("learner", "waiting_for_data")
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """What `static` decides, and scale commands."""
-    pool = pool_of(snapshot)
-    lent = [] if pool is None else lend(snapshot, pool, _lending(snapshot, pool, settings=settings), settings=settings)
+    lent = lend(snapshot, settings, wishes=lending)
     return [*decide_static(snapshot, settings), *lent, *scale(snapshot, settings, wishes=wishes)]
 
 
@@ -37,7 +36,7 @@ def wishes(snapshot: Snapshot, target: Scalable, *, settings: SchedulerSettings)
     return _of_reward(snapshot, settings, group=target.group, now=now)
 
 
-def _lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None:
+def lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None:
     """In a pool, one rollout more is one rank less, and the reverse."""
     wish = _of_rollouts(snapshot, settings, now=pool.now.rollouts)
     if wish is None:

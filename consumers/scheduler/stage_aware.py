@@ -27,10 +27,7 @@ from topics.catalog import SAMPLES
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """What `static` decides, and scale commands."""
-    pool = pool_of(snapshot)
-    lent = (
-        [] if pool is None else lend(snapshot, pool, best_lending(snapshot, pool, settings=settings), settings=settings)
-    )
+    lent = lend(snapshot, settings, wishes=best_lending)
     return [*decide_static(snapshot, settings), *lent, *scale(snapshot, settings, wishes=wishes)]
 
 

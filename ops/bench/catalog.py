@@ -59,6 +59,12 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _schedule(request: BenchRequest) -> BenchResult:
+    from ops.bench.schedule.bench import ScheduleSize, bench_schedule  # noqa: PLC0415 - needs torch
+
+    return bench_schedule(ScheduleSize.quick() if request.quick else ScheduleSize(), say=request.say)
+
+
 def _soak(request: BenchRequest) -> BenchResult:
     from ops.bench.soak import SoakSize, bench_soak  # noqa: PLC0415 - needs torch, which the others do without
 
@@ -85,6 +91,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "ingest": _ingest,
     "deltas": _deltas,
     "elastic": _elastic,
+    "schedule": _schedule,
     "soak": _soak,
     "swap": _swap,
     "weights": _weights,

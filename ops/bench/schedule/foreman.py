@@ -168,16 +168,16 @@ class Followers:
         now_s = self._context.clock.monotonic()
         if len(self._names) != ranks - 1:
             for name in self._names:
-                self._say(name, "notice", "stopped")
+                self._say(name, kind="notice", what="stopped")
             generation = next(self._generation)
             self._names = [f"learner.{rank}-{generation}" for rank in range(1, ranks)]
         elif now_s < self._said_s + self._context.run.heartbeat_s:
             return
         self._said_s = now_s
         for name in self._names:
-            self._say(name, "heartbeat", "heartbeat")
+            self._say(name, kind="heartbeat", what="heartbeat")
 
-    def _say(self, name: str, kind: str, what: str) -> None:
+    def _say(self, name: str, *, kind: str, what: str) -> None:
         event = StageEvent(
             run=self._context.run.name,
             stage="learner",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from consumers.scheduler.policy import Policy
 from consumers.scheduler.settings import SchedulerSettings
@@ -27,6 +27,8 @@ from topics.catalog import PROMPTS, SAMPLES
 
 _RUN, _GROUP = "simulated", "rlweave.simulated.rollout"
 _LINEAGE = 1
+RATE_WINDOW_S = 60.0  # model seconds: two steps
+SETTINGS = SchedulerSettings(rate_window_s=RATE_WINDOW_S)
 
 
 def fleet(slots: int, *, rollouts: int) -> tuple[Scalable, ...]:
@@ -35,6 +37,21 @@ def fleet(slots: int, *, rollouts: int) -> tuple[Scalable, ...]:
         Scalable(target="rollout", group=_GROUP, least=1, most=slots - 1, initial=rollouts),
         Scalable(target="learner", group="", least=1, most=slots - 1, initial=slots - rollouts),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What a process says."""
+
+    stage: str
+    instance: str
+    kind: str
+    name: str
+    version: Version | None = None
+
+
+def _rank(instance: str, kind: str, *, name: str) -> _Said:
+    return _Said(stage="learner", instance=instance, kind=kind, name=name)
 
 
 class Hearsay:
@@ -67,8 +84,8 @@ class Hearsay:
         before, since_s = self._phase
         self._phase = (phase, plant.now_s)
         for rank in self._ranks:
-            self._say(plant, "learner", rank, "phase_ended", before, spent_s=plant.now_s - since_s)
-            self._say(plant, "learner", rank, "phase_began", phase)
+            self._say(_rank(rank, "phase_ended", name=before), now_s=plant.now_s, spent_s=plant.now_s - since_s)
+            self._say(_rank(rank, "phase_began", name=phase), now_s=plant.now_s)
 
     def orders(self, plant: Plant) -> list[Order]:
         """Heartbeats of all, then a decision."""
@@ -101,21 +118,21 @@ class Hearsay:
             self._hear_engine(plant, engine)
         here = {f"rollout.{engine.number}" for engine in plant.engines}
         for gone in self._engines - here:
-            self._say(plant, "rollout", gone, "notice", "stopped")
+            self._say(_Said(stage="rollout", instance=gone, kind="notice", name="stopped"), now_s=plant.now_s)
         self._engines = here
 
     def _hear_ranks(self, plant: Plant) -> None:
         if plant.pool.ranks != len(self._ranks):  # all ranks end, and start again as so many
             self._phase = (plant.learner.phase, plant.now_s)
             for gone in self._ranks:
-                self._say(plant, "learner", gone, "notice", "stopped")
+                self._say(_rank(gone, "notice", name="stopped"), now_s=plant.now_s)
             begin = self._num_ranks
             self._num_ranks += plant.pool.ranks
             self._ranks = [f"learner.{number}" for number in range(begin, self._num_ranks)]
             for rank in self._ranks:
-                self._say(plant, "learner", rank, "phase_began", plant.learner.phase)
+                self._say(_rank(rank, "phase_began", name=plant.learner.phase), now_s=plant.now_s)
         for rank in self._ranks:
-            self._say(plant, "learner", rank, "heartbeat", "heartbeat")
+            self._say(_rank(rank, "heartbeat", name="heartbeat"), now_s=plant.now_s)
 
     def _hear_step(self, plant: Plant) -> None:
         self._step = step = plant.learner.step
@@ -132,46 +149,39 @@ class Hearsay:
                 closed_unix_ms=0,
             )
             self._ledger.add(0, outcome)
-        self._say(plant, "learner", self._ranks[0], "notice", "step", step=float(step))
+        self._say(_rank(self._ranks[0], "notice", name="step"), now_s=plant.now_s, step=float(step))
 
     def _hear_engine(self, plant: Plant, engine: Engine) -> None:
-        self._say(
-            plant,
-            "rollout",
-            f"rollout.{engine.number}",
-            "heartbeat",
-            "heartbeat",
+        said = _Said(
+            stage="rollout",
+            instance=f"rollout.{engine.number}",
+            kind="heartbeat",
+            name="heartbeat",
             version=Version(lineage=_LINEAGE, step=engine.version),
+        )
+        self._say(
+            said,
+            now_s=plant.now_s,
             free_slots=float(max(0, engine.places - len(engine.running))),
             running_sequences=float(len(engine.running)),
             prompts_in_flight=float(_in_flight(engine)),
             **{f"records_written{{topic={SAMPLES.name}}}": float(engine.num_made)},
         )
 
-    def _say(
-        self,
-        plant: Plant,
-        stage: str,
-        instance: str,
-        kind: str,
-        name: str,
-        *,
-        version: Version | None = None,
-        **gauges: float,
-    ) -> None:
+    def _say(self, said: _Said, *, now_s: float, **gauges: float) -> None:
         event = StageEvent(
             run=_RUN,
-            stage=stage,
-            instance=instance,
-            kind=kind,
-            name=name,
-            seq=next(self._seqs.setdefault(instance, itertools.count())),
+            stage=said.stage,
+            instance=said.instance,
+            kind=said.kind,
+            name=said.name,
+            seq=next(self._seqs.setdefault(said.instance, itertools.count())),
             gauges=gauges,
-            version=version,
-            monotonic_s=plant.now_s,
+            version=said.version,
+            monotonic_s=now_s,
             unix_ms=0,
         )
-        self._signals.add_event(event, now_s=plant.now_s)
+        self._signals.add_event(event, now_s=now_s)
 
 
 def _in_flight(engine: Engine) -> int:

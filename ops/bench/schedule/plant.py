@@ -44,8 +44,7 @@ class Running:
     """A sequence in an engine."""
 
     group: Group
-    left_tokens: float
-    end_s: float = math.inf
+    end_s: float
 
 
 @dataclass(eq=False)
@@ -59,6 +58,7 @@ class Engine:
     num_made: int = 0  # samples
     running: list[Running] = field(default_factory=list)
     pending: deque[Group] = field(default_factory=deque)  # taken, with members that wait for a place
+    next_end_s: float = math.inf  # of what runs
 
     @property
     def num_free(self) -> int:
@@ -167,7 +167,7 @@ class Plant:
 
     def _next(self) -> None:
         """Go to the next thing that happens."""
-        ends_s = min((one.end_s for engine in self.engines for one in engine.running), default=math.inf)
+        ends_s = min((engine.next_end_s for engine in self.engines), default=math.inf)
         due_s = min(self._events[0][0] if self._events else math.inf, ends_s, self._link.next_s())
         if math.isinf(due_s):
             raise RuntimeError(f"nothing can happen any more at {self.now_s:g} s, step {self.learner.step}")
@@ -225,17 +225,17 @@ class Plant:
             group.birth = min(group.birth, engine.version)
             tokens = group.lengths[group.num_started]
             end_s = self.now_s + tokens / self._speed
-            engine.running.append(Running(group=group, left_tokens=tokens, end_s=end_s))
+            engine.running.append(Running(group=group, end_s=end_s))
+            engine.next_end_s = min(engine.next_end_s, end_s)
             group.num_started += 1
             if group.num_started == len(group.lengths):
                 engine.pending.popleft()
 
     def _finish(self) -> None:
-        for engine in self.engines:
+        for engine in [each for each in self.engines if each.next_end_s <= self.now_s]:
             done = [one for one in engine.running if one.end_s <= self.now_s]
-            if not done:
-                continue
             engine.running = [one for one in engine.running if one.end_s > self.now_s]
+            engine.next_end_s = min((one.end_s for one in engine.running), default=math.inf)
             for one in done:
                 one.group.num_done += 1
                 engine.num_made += 1
@@ -301,9 +301,11 @@ class Plant:
     def _set_speed(self, speed: float) -> None:
         if speed == self._speed:
             return
-        for one in (one for engine in self.engines for one in engine.running):
-            left = (one.end_s - self.now_s) * self._speed
-            one.end_s = self.now_s + left / speed
+        for engine in self.engines:
+            for one in engine.running:
+                left = (one.end_s - self.now_s) * self._speed
+                one.end_s = self.now_s + left / speed
+            engine.next_end_s = min((one.end_s for one in engine.running), default=math.inf)
         self._speed = speed
 
     def _enter(self, phase: str) -> None:

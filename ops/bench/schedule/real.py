@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from ops.bench.schedule.figures import Figures, Tally
+from ops.bench.schedule.hearsay import RATE_WINDOW_S
 from ops.bench.schedule.plant import WARM_UP_STEPS
 from ops.bench.schedule.workload import Workload, load_workload
 from ops.bench.schedule.yard import Plan
@@ -35,9 +36,10 @@ from pipeline.stage import CONNECT_S
 from pipeline.weights.tokens import load_or_create_token
 from schemas.reasons import Reason, Result
 from schemas.records import Outcome, Record, Sample, StageEvent
-from topics.catalog import EVENTS, LEDGER, SAMPLES, Topic
+from topics.catalog import BY_NAME, EVENTS, LEDGER, SAMPLES, Topic, full_name
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
+from topics.kafka.raw import RawLog
 from topics.log import ReaderHooks, ReaderSettings
 
 COOL_DOWN_STEPS = 6  # after the figures end: no prompts are admitted for the last ones, so rollouts have nothing to do
@@ -101,7 +103,9 @@ def measure(run: RealRun, *, servers: Servers, folder: Path) -> Figures:
         busy = Busy()
         _run_yard(settings, plan_file, log=folder / "yard.log")  # (3)
         busy_share = busy.share()
-    return replace(_figures(run, run_file=run_file, books=orjson.loads(out.read_bytes())), busy_share=busy_share)
+    figures = _figures(run, run_file=run_file, books=orjson.loads(out.read_bytes()))
+    RawLog(servers.bootstrap).delete([full_name(run_file.run.name, topic) for topic in BY_NAME.values()])
+    return replace(figures, busy_share=busy_share)
 
 
 def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path) -> RunFile:
@@ -133,7 +137,7 @@ def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path)
         f"scheduler.interval_s={_at_least(scale, 0.05)}",
         f"scheduler.heartbeat_s={_at_least(2 * scale, 0.1)}",
         f"scheduler.lag_interval_s={5 * scale}",
-        f"scheduler.rate_window_s={30 * scale}",
+        f"scheduler.rate_window_s={RATE_WINDOW_S * scale}",
         "scheduler.silence_s=2.0",
         f"scheduler.settle_s={5 * scale}",
         f"scheduler.scale_up_cool_down_s={20 * scale}",
@@ -171,11 +175,9 @@ def _run_yard(settings: Path, plan: Path, *, log: Path) -> None:
         try:
             code = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired as error:
-            process.kill()
             raise BenchError(f"the run did not end within {_LIMIT_S:g} s: {_last_words(log)}") from error
-        except BaseException:
-            process.kill()
-            raise
+        finally:
+            process.kill()  # an interrupt leaves nothing behind
     if code != 0:
         raise BenchError(f"the yard ended with code {code}: {_last_words(log)}")
 

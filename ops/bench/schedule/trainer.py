@@ -64,6 +64,7 @@ class TimedTrainer(Trainer):
 
     @model.setter
     def model(self, model: PreTrainedModel) -> None:
+        """Set once, by `Trainer`."""
         self._model = model
 
     def step(self, batch: Batch, *, meanwhile: Meanwhile | None = None) -> StepStats:
