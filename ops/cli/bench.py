@@ -40,10 +40,10 @@ def bench(
     services, else services of its own for the while. deltas: length of weight deltas, and encoding and applying
     them beside a memory copy and plain torch. elastic: how soon the number of processes follows a load that doubles
     and halves, a rollout that is killed, and a slot that is lent to the learner and comes back; about four minutes.
-    soak: the demo's work without an end, and what grows: memory, open
-    files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
-    for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
-    stands still for new weights with 64 requests in flight, against the bare load.
+    soak: the demo's work without an end, and what grows: memory, open files, lag. weights: a version to many hosts on
+    a network of shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts killed
+    half-way; about seven minutes. swap: how long generation stands still for new weights with 64 requests in flight,
+    against the bare load.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing
