@@ -246,6 +246,7 @@ class RolloutStage:
         if parts.generator.holds(prompt.group):  # delivered again after a rebalance: go on with the attempt in hand
             parts.queue.done(parts.generator.renew(prompt.group, envelope))
             return
+        self._context.metrics.count("groups_begun", behind=parts.weights.behind)
         finished = parts.generator.add(prompt, ticket=envelope)
         if finished is not None:
             parts.output.write(finished)
