@@ -7,7 +7,7 @@ is full up to it, what it holds would still fit below the watermark if it grew l
 tokens per second. It is trimmed by a factor when KV use reaches the watermark, when requests stand in the engine's
 queue, or when it preempted any: each of these comes before a loss of throughput, or is its beginning. Nothing changes
 without a fresh look, while fewer sequences are held than the limit allows (growth), or while a trim is not through yet
-(further trims). After a trim, or a step that brought nothing, the limit rests for `probe_s`.
+and has not shown (further trims). After a trim, or a step that brought nothing, the limit rests for `probe_s`.
 Failure: none. A counter that went back (an engine that began anew) starts a new comparison.
 """
 
@@ -57,6 +57,7 @@ class PressureControl:
         self._limit = self._bounded(settings.start_sequences)
         self._due_s = -math.inf
         self._calm_s = -math.inf  # until then there is no step up
+        self._trimmed_s = -math.inf  # a trim was made, or is not through yet
         self._last: EnginePressure | None = None
         self._period: _Period | None = None
         self._before: _Before | None = None
@@ -80,7 +81,7 @@ class PressureControl:
             return self._limit
         in_trouble, self._last = self._is_in_trouble(seen), seen
         if in_trouble:
-            self._trim(held, now_s=now_s)
+            self._trim(held, running=seen.running, now_s=now_s)
         elif held <= self._limit - self._least:
             self._period = None  # there is not enough work to judge by
         else:
@@ -97,11 +98,16 @@ class PressureControl:
             return True
         return bool(last.queued) and bool(seen.queued)
 
-    def _trim(self, held: int, *, now_s: float) -> None:
+    def _trim(self, held: int, *, running: int | None, now_s: float) -> None:
+        settings = self._settings
         self._period = self._before = None
-        self._calm_s = now_s + self._settings.probe_s
-        if held <= self._limit:  # else the last one is not through yet
-            self._limit = self._bounded(math.floor(min(self._limit, held) * self._settings.trim))
+        self._calm_s = now_s + settings.probe_s
+        if held > self._limit:  # the last one is not through yet
+            self._trimmed_s = now_s
+        elif now_s >= self._trimmed_s + _DWELL_LOOKS * settings.look_s:
+            fitting = held if running is None else min(held, running)  # what stands in the queue does not fit
+            self._limit = self._bounded(math.floor(min(self._limit, fitting) * settings.trim))
+            self._trimmed_s = now_s
 
     def _measure(self, seen: EnginePressure, *, held: int, now_s: float) -> None:
         period = self._period

@@ -21,11 +21,13 @@ class PressureSettings(Section):
         le=1,
         description="Use of the KV cache at which fewer are admitted; growth stays below it.",
     )
-    trim: float = Field(default=0.8, gt=0, lt=1, description="Part of the sequences that is kept when it hurts.")
+    trim: float = Field(
+        default=0.9, gt=0, lt=1, description="Part of the sequences in the engine's batch that is kept when it hurts."
+    )
     look_s: Seconds = Field(default=1.0, description="Time between two looks at the engine; a step takes three.")
     max_age_s: Seconds = Field(default=5.0, description="Age from which on what the engine said changes nothing.")
     probe_s: Seconds = Field(
-        default=30.0, description="Rest after fewer were admitted, or after more of them brought nothing."
+        default=15.0, description="Rest after fewer were admitted, or after more of them brought nothing."
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pipeline.engines.pressure import EnginePressure
@@ -57,9 +56,10 @@ def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again_for_a_whil
 def test_it_is_trimmed_once_until_that_has_shown(second: EnginePressure) -> None:
     steered = control()
     steered.look(at(0.0, queued=2), held=32, now_s=0.0)
-    assert steered.look(second, held=32, now_s=1.0) == 24, "0.8 of 32, in whole groups"
+    assert steered.look(second, held=32, now_s=1.0) == 24, "0.9 of 32, in whole groups"
     assert steered.look(at(2.0, kv=0.95), held=30, now_s=2.0) == 24, "30 are held still"
-    assert steered.look(at(3.0, kv=0.95), held=24, now_s=3.0) == 16
+    assert steered.look(at(3.0, kv=0.95), held=24, now_s=3.0) == 24, "what is left had no time to end"
+    assert steered.look(at(5.0, kv=0.95), held=24, now_s=5.0) == 16
 
 
 def test_a_queue_that_is_seen_once_is_none() -> None:
@@ -135,16 +135,16 @@ def throughput(engine: SimulatedEngine, steered: PressureControl | int, *, warm_
     return (engine.tokens - began) / over_s
 
 
-@hypothesis_settings(max_examples=8, deadline=None)
-@given(st.floats(2_000, 20_000), st.floats(8, 60), st.integers(0, 1000))
-def test_it_ends_near_the_best_limit_of_an_engine_that_thrashes(kv_tokens: float, half: float, seed: int) -> None:
+@pytest.mark.parametrize("half", [8.0, 24.0, 60.0], ids=lambda half: f"half of the peak at {half:g}")
+@pytest.mark.parametrize("kv_tokens", [2_000.0, 6_000.0, 12_000.0, 20_000.0, 1e6], ids=lambda kv: f"cache {kv:g}")
+def test_it_ends_near_the_best_limit_and_thrashes_little(kv_tokens: float, half: float) -> None:
     def engine() -> SimulatedEngine:
-        return SimulatedEngine(kv_tokens=kv_tokens, half=half, seed=seed)
+        return SimulatedEngine(kv_tokens=kv_tokens, half=half)
 
     best = max(throughput(engine(), limit, warm_s=20, over_s=30) for limit in (8, 16, 32, 48, 64, 96, 128, 192, 256))
-    steered = engine()
-    reached = throughput(steered, control(), warm_s=120, over_s=80)
+    steered, unsteered = engine(), engine()
+    reached = throughput(steered, control(probe_s=10.0), warm_s=120, over_s=80)
+    without = throughput(unsteered, MOST, warm_s=120, over_s=80)
     assert reached >= 0.85 * best
-    thrashing = engine()
-    throughput(thrashing, MOST, warm_s=120, over_s=80)
-    assert steered.preemptions <= 0.1 * thrashing.preemptions + 5
+    assert reached >= 0.9 * without, "it costs little where all sequences fit"
+    assert steered.preemptions <= 0.1 * unsteered.preemptions, "most come before it has found the limit"
