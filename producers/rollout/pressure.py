@@ -28,7 +28,7 @@ _LEAST_GAIN = 0.1  # a tenth more sequences must bring 1 % more tokens per secon
 class _Period:
     """Since when a rate is being measured."""
 
-    begun_s: float
+    begun_s: float  # by the engine's measurements
     tokens: int | None
     kv_use_share: float | None
 
@@ -113,19 +113,19 @@ class PressureControl:
         period = self._period
         begun_anew = period is not None and (seen.tokens or 0) < (period.tokens or 0)
         if period is None or begun_anew:
-            self._begin(seen, now_s=now_s)
-        elif now_s - period.begun_s >= _DWELL_LOOKS * self._settings.look_s:
+            self._begin(seen)
+        elif seen.measured_s - period.begun_s >= _DWELL_LOOKS * self._settings.look_s:
             self._judge(seen, period=period, held=held, now_s=now_s)
-            self._begin(seen, now_s=now_s)
+            self._begin(seen)
 
-    def _begin(self, seen: EnginePressure, *, now_s: float) -> None:
-        self._period = _Period(begun_s=now_s, tokens=seen.tokens, kv_use_share=seen.kv_use_share)
+    def _begin(self, seen: EnginePressure) -> None:
+        self._period = _Period(begun_s=seen.measured_s, tokens=seen.tokens, kv_use_share=seen.kv_use_share)
 
     def _judge(self, seen: EnginePressure, *, period: _Period, held: int, now_s: float) -> None:
         """A rate was measured: was the last step up worth it, and is there to be another one?"""
         per_s = None
         if seen.tokens is not None and period.tokens is not None:
-            per_s = (seen.tokens - period.tokens) / (now_s - period.begun_s)
+            per_s = (seen.tokens - period.tokens) / (seen.measured_s - period.begun_s)
         before, self._before = self._before, None
         if before is not None and not _was_worth_it(before, limit=self._limit, per_s=per_s):
             self._limit = before.limit
