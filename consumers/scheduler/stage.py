@@ -28,6 +28,7 @@ from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
 from consumers.scheduler.snapshot import Scalable
 from consumers.scheduler.standing import StandingCommands
+from consumers.scheduler.topology import TopologySettings, placed
 from pipeline.history import LedgerView
 from pipeline.plugins import load_plugin
 from pipeline.stage import TURN_S, StageContext
@@ -41,6 +42,7 @@ from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer,
 _WRITE_S = 10.0  # longest wait for the commands of one decision
 _MAX_RECORDS = 500  # of one poll
 _IDLE_POLL_S = 0.05
+NO_TOPOLOGY = TopologySettings()
 
 
 class SchedulerStage:
@@ -55,11 +57,13 @@ class SchedulerStage:
         settings: SchedulerSettings,
         policy: Policy | None = None,
         fleet: tuple[Scalable, ...] = (),
+        topology: TopologySettings = NO_TOPOLOGY,
     ) -> None:
         self._context = context
         self._settings = settings
         self._policy = policy
         self._fleet = fleet
+        self._topology = topology
         self._guarded: GuardedPolicy
         self._ledger = LedgerView(context.log.data_partitions)
         self._signals = self._new_signals()
@@ -214,7 +218,7 @@ class SchedulerStage:
             max_steps=run.max_steps,
             max_staleness=run.max_staleness,
         )
-        drafts = self._guarded.decide(snapshot, self._settings)
+        drafts = placed(self._guarded.decide(snapshot, self._settings), snapshot, topology=self._topology)
         self._pace.tell(snapshot)
         if run.on_stale != "train":
             self._late.look(snapshot)

@@ -49,6 +49,7 @@ class PressureLog:
         self,
         scheduler_stats: SchedulerStats | None,
         iteration_stats: IterationStats | None,
+        *,
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:

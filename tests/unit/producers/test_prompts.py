@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.settings import RunSettings
 from pipeline.sources import SourceSettings
-from producers.prompts.admission import RateLimit, lag_of
+from producers.prompts.admission import RateLimit
 from producers.prompts.settings import PromptsSettings
 from producers.prompts.stage import PromptsStage, seed_of
 from schemas.errors import Fenced, SettingsError, TopicMismatch
-from schemas.records import Command, PromptGroup
+from schemas.records import PromptGroup
 from tests.unit.producers.crash import CrashingLog, Fuse, Killed
 from tests.unit.producers.world import World, events_of, started, until
 from topics.catalog import PROMPTS
@@ -193,41 +192,6 @@ def test_rate_in_groups_per_second(world: World, make: Callable[..., PromptsStag
     begin_s = clock.now_s
     until(stage, lambda: stage.next_group >= 7)
     assert 3.0 <= clock.now_s - begin_s <= 5.0
-
-
-def test_a_measured_publish_lag_lowers_the_credit_and_stands_without_a_scheduler(
-    world: World, make: Callable[..., PromptsStage]
-) -> None:
-    world.lineage(1)
-    world.publish(1, 0)
-    world.command("credit", target="prompts", rate=1.0)
-    stage = make()
-    turns(stage)
-    assert stage.next_group == 8, "(2 + 1 - 1) x 4"
-    world.command("credit", target="prompts", epoch=2, rate=9.0)
-    turns(stage)
-    assert stage.next_group == 8, "what is open stays open"
-    world.close(*range(5))
-    turns(stage)
-    assert stage.next_group == 9, "one batch may be open in any case"
-    world.command("credit", target="prompts", epoch=1, rate=0.0)  # of a scheduler that was replaced
-    turns(stage)
-    assert stage.next_group == 9
-    assert (lag_of(None), stage._progress().lag_versions) == (0, 9)
-    world.command("credit", target="prompts", epoch=2, rate=0.0)
-    turns(stage)
-    assert stage.next_group == 17
-
-
-@pytest.mark.parametrize("rate", [None, math.nan, math.inf, -1.0])
-def test_a_publish_lag_that_is_none_counts_as_none(rate: float | None) -> None:
-    command = Command(run="r", target="prompts", kind="credit", epoch=1, seq=0, reason="", rate=rate, issued_unix_ms=0)
-    assert lag_of(command) == 0
-
-
-def test_no_command_raises_the_credit_above_that_of_the_run_file() -> None:
-    run = RunSettings(name="r", max_staleness=4, publish_lag_versions=2, groups_per_step=10)
-    assert [run.credit_at(lag) for lag in (0, 1, 2, 3, 4, 99)] == [30, 30, 30, 20, 10, 10]
 
 
 def test_drain_admits_nothing(world: World, make: Callable[..., PromptsStage]) -> None:
