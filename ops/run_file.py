@@ -53,9 +53,7 @@ class RunFile(Section):
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
-    topology: TopologySettings = Field(
-        default_factory=TopologySettings, description="Domains of a run of several hosts."
-    )
+    topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards")

@@ -39,7 +39,7 @@ class BenchRequest:
 def _admission(request: BenchRequest) -> BenchResult:
     from ops.bench.admission import AdmissionSize, bench_admission  # noqa: PLC0415 - needs torch and vLLM
 
-    return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize())
+    return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize(), say=request.say)
 
 
 def _codec(request: BenchRequest) -> BenchResult:
