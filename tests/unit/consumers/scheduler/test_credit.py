@@ -141,6 +141,7 @@ def test_what_is_commanded(picture: Snapshot, wanted: int | None) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 0.1), st.floats(0.1, 5)), min_size=20, max_size=60))
 def test_a_lag_that_wobbles_around_its_threshold_does_not_flutter(course: list[tuple[float, float]]) -> None:
+    """Case 47 (e), for the lag of versions."""
     standing: Credited | None = None
     now_s, changes = 0.0, 0
     for share, wait_s in course:
