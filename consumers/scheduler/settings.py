@@ -61,7 +61,7 @@ class SchedulerSettings(Section):
         "while engines still fetch the one before, or a newer one is due in a moment.",
     )
     credit_hold_s: Seconds = Field(
-        default=30.0, description="Least time from a change of the publish lag that credit reckons with to a lower one."
+        default=60.0, description="Least time from a change of the publish lag that credit reckons with to a lower one."
     )
     scale_up_cool_down_s: Seconds = Field(
         default=20.0, description="Least time from a change of replicas to more of them."
