@@ -115,6 +115,11 @@ def snapshot(begun: Counts, *, lag: int | None = None, since_s: float = 100.0, e
         (snapshot({0: 100}, lag=1, since_s=29.0), None),
         (snapshot({0: 10}, lag=2), None),
         (snapshot({0: 50, 1: 50}, eta=None), None),
+        (snapshot({1: 85, 2: 15}, eta=2), 1),
+        (snapshot({1: 70, 2: 30}, eta=2), 2),
+        (snapshot({1: 85, 2: 15}, eta=2, lag=2), None),
+        (snapshot({1: 95, 2: 5}, eta=2, lag=2), 1),
+        (snapshot({0: 60, 1: 40}, eta=0), 1),
     ],
     ids=[
         "too few groups",
@@ -130,6 +135,11 @@ def snapshot(begun: Counts, *, lag: int | None = None, since_s: float = 100.0, e
         "down: too soon",
         "unknown holds",
         "no bound known",
+        "one batch only when many are late",
+        "and then it is",
+        "down from one batch: still too many",
+        "down from one batch",
+        "on-policy there is one batch in any case",
     ],
 )
 def test_what_is_commanded(picture: Snapshot, wanted: int | None) -> None:
