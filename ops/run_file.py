@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
+from consumers.scheduler.topology import TopologySettings
 from ops.supervisor.settings import SupervisorSettings
 from pipeline.secrets import shown
 from pipeline.settings import (
@@ -52,6 +53,7 @@ class RunFile(Section):
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards")

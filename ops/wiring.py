@@ -262,7 +262,7 @@ def _scheduler(parts: _Parts) -> Stage:
         for target, (least, most) in scale_limits(run_file, stages=("rollout", "learner", "reward")).items()
         if least < most
     )
-    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet)
+    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
 def _peer(parts: _Parts) -> Stage:

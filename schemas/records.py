@@ -214,14 +214,14 @@ class Command:
 
     run: str
     target: str  # "rollout", "prompts", "learner", "supervisor" or "all"
-    kind: str  # "heartbeat", "publish", "scale", "rate", "drain"
+    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "credit"
     epoch: int  # of the scheduler; a lower one than seen is ignored
     seq: int  # dense per epoch
     reason: str
     assumed: Mapping[str, str] = field(default_factory=dict)  # state the decision was taken on
     version: Version | None = None  # publish: the version to serve
     replicas: int | None = None  # scale
-    rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit
+    rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit; credit: lag in versions
     drain: bool | None = None
     issued_unix_ms: int
     targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer

@@ -1,8 +1,8 @@
 """What to command, given what is known: a pure function.
 
-Role: the built-in policy, `static`: publishes each newest staged version in waves (`waves`), keeps the heartbeat,
-pauses admission while a required reward cannot score. Replicas and traffic classes are for other policies, behind the
-same `Policy`.
+Role: the built-in policy, `static`: publishes the newest staged version that is needed, in waves (`waves`, `need`),
+keeps the heartbeat, pauses admission while a required reward cannot score, tells the measured publish lag (`credit`).
+Replicas and traffic classes are for other policies, behind the same `Policy`.
 Data in and out: a `Snapshot` and the settings in; drafts of commands out, each with its reason and the state it
 assumes. The scheduler and the simulator call the same function.
 Invariants: no clock, no I/O, no memory: what was commanded is part of the snapshot; unknown holds what stands, it
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from consumers.scheduler.credit import next_credit
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import InstanceSeen, Publishing, RewardSeen, Snapshot
 from consumers.scheduler.waves import next_publish
@@ -42,7 +43,8 @@ class CommandDraft:
     publish: Publishing | None = None  # kind publish
     rates: Mapping[str, float] = field(default_factory=dict)  # kind publish: bytes per second by traffic class
     replicas: int | None = None
-    rate: float | None = None
+    rate: float | None = None  # kind rate: groups per second; kind credit: publish lag in versions
+    targets: tuple[str, ...] = ()  # kind scale: domains in which the further processes should be
     drain: bool | None = None
 
 
@@ -62,7 +64,12 @@ class Wish(StrEnum):
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """The built-in policy. Publishing comes first: engines wait for it."""
-    found = (_publish(snapshot, settings), _admission(snapshot, settings), _heartbeat(snapshot, settings))
+    found = (
+        _publish(snapshot, settings),
+        _admission(snapshot, settings),
+        _credit(snapshot, settings),
+        _heartbeat(snapshot, settings),
+    )
     return [draft for draft in found if draft is not None]
 
 
@@ -96,6 +103,13 @@ def _heartbeat(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft 
         reason="the scheduler is alive",
         assumed={"published": str(snapshot.standing.published), "num_instances": str(len(snapshot.instances))},
     )
+
+
+def _credit(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:
+    step = next_credit(snapshot, settings)
+    if step is None:
+        return None
+    return CommandDraft(target="prompts", kind="credit", rate=float(step.lag), reason=step.reason, assumed=step.assumed)
 
 
 def _admission(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:

@@ -9,15 +9,17 @@ Failure: `LogError` when no epoch is left, which only a forged command brings ab
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.snapshot import Publishing, Scaled, Standing
+from consumers.scheduler.snapshot import Credited, Publishing, Scaled, Standing
 from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
 _PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
+_CREDIT = ("prompts", "credit")
 
 
 class StandingCommands:
@@ -38,6 +40,8 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=_publishing(command, now_s=now_s))
         elif (command.target, command.kind) == _RATE:
             self._standing = replace(self._standing, rate=command.rate)
+        elif (command.target, command.kind) == _CREDIT:
+            self._standing = replace(self._standing, credit=_credited(command.rate, at_s=now_s))
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
 
@@ -81,7 +85,7 @@ class StandingCommands:
             rate=draft.rate,
             drain=draft.drain,
             issued_unix_ms=unix_ms,
-            targets=() if draft.publish is None else draft.publish.targets,
+            targets=draft.targets if draft.publish is None else draft.publish.targets,
             waves=() if draft.publish is None else draft.publish.waves,
             wave=0 if draft.publish is None else draft.publish.wave,
             rates=dict(draft.rates),
@@ -93,6 +97,8 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=draft.publish)
         elif (draft.target, draft.kind) == _RATE:
             self._standing = replace(self._standing, rate=draft.rate)
+        elif (draft.target, draft.kind) == _CREDIT:
+            self._standing = replace(self._standing, credit=_credited(draft.rate, at_s=now_s))
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
         elif draft.kind == "heartbeat":
@@ -101,6 +107,11 @@ class StandingCommands:
     def _scale(self, target: str, replicas: int, *, at_s: float) -> None:
         scale = {**self._standing.scale, target: Scaled(replicas=replicas, at_s=at_s)}
         self._standing = replace(self._standing, scale=scale)
+
+
+def _credited(lag: float | None, *, at_s: float) -> Credited | None:
+    """None: there is no lag in it that can be reckoned with."""
+    return Credited(lag=int(lag), at_s=at_s) if lag is not None and math.isfinite(lag) and lag >= 0 else None
 
 
 def _publishing(command: Command, *, now_s: float) -> Publishing | None:

@@ -36,6 +36,12 @@ class BenchRequest:
     say: Callable[[str], None] = _ignore
 
 
+def _admission(request: BenchRequest) -> BenchResult:
+    from ops.bench.admission import AdmissionSize, bench_admission  # noqa: PLC0415 - needs torch and vLLM
+
+    return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize(), say=request.say)
+
+
 def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
@@ -80,6 +86,7 @@ def _weights(request: BenchRequest) -> BenchResult:
 
 
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
+    "admission": _admission,
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,

@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("codec", "ingest", "deltas", "schedule", "soak", "swap", "weights")
+NAMES = ("admission", "codec", "deltas", "ingest", "schedule", "soak", "swap", "weights")
 
 
 @click.command()
@@ -41,7 +41,8 @@ def bench(
     them beside a memory copy and plain torch. soak: the demo's work without an end, and what grows: memory, open
     files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
     for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
-    stands still for new weights with 64 requests in flight, against the bare load.
+    stands still for new weights with 64 requests in flight, against the bare load. admission: tokens per second and
+    preemptions of a real vLLM whose cache is small, with a fixed number of sequences and by its pressure.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing

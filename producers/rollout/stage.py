@@ -35,6 +35,7 @@ from pipeline.weights.download import ClientSettings
 from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import run_token
 from producers.control import Control
+from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.generator import Generator
 from producers.rollout.output import SampleOutput
@@ -72,6 +73,7 @@ class _Parts:
     writer: Writer
     queue: WorkQueue
     generator: Generator[Envelope]
+    admission: Admission
     output: SampleOutput
     weights: WeightSync
 
@@ -125,11 +127,13 @@ class RolloutStage:
             clock=context.clock,
         )
         writer = context.log.writer(WriterSettings())
+        generator = Generator[Envelope](backend.engine, context=context, max_failures=settings.max_engine_failures)
         self._parts = _Parts(
             backend=backend,
             writer=writer,
             queue=queue,
-            generator=Generator(backend.engine, context=context, max_failures=settings.max_engine_failures),
+            generator=generator,
+            admission=Admission(backend.engine, generator=generator, context=context, settings=settings),
             output=SampleOutput(writer, queue=queue, context=context, settings=settings),
             weights=self._weight_sync(backend),
         )
@@ -138,6 +142,7 @@ class RolloutStage:
         """Weights, then prompts, then one decode step, then acknowledgements."""
         parts = self._started()
         self._drop_closed(parts)
+        parts.admission.look()
         parts.weights.advance()
         self._take(parts)
         for finished in parts.generator.advance():
@@ -179,6 +184,7 @@ class RolloutStage:
             vllm=self._settings.vllm,
             http=self._settings.http,
             slot=self._setup.slot,
+            watch_pressure=self._settings.admission == "pressure",
         )
         return open_backend(self._settings.engine, settings)
 
@@ -246,6 +252,7 @@ class RolloutStage:
         if parts.generator.holds(prompt.group):  # delivered again after a rebalance: go on with the attempt in hand
             parts.queue.done(parts.generator.renew(prompt.group, envelope))
             return
+        self._context.metrics.count("groups_begun", behind=parts.weights.behind)
         finished = parts.generator.add(prompt, ticket=envelope)
         if finished is not None:
             parts.output.write(finished)
@@ -256,6 +263,5 @@ class RolloutStage:
 
     def _report(self, parts: _Parts) -> None:
         metrics, engine = self._context.metrics, parts.backend.engine
-        metrics.gauge("free_slots", engine.num_free_slots)
         metrics.gauge("running_sequences", engine.num_running)
         metrics.gauge("prompts_in_flight", parts.queue.num_in_flight)
