@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -26,7 +26,7 @@ from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.credentials import forget_environment
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import StageContext, StopSignal, make_context, new_instance, run_stage
+from pipeline.stage import Stage, StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
 from topics.log import Log
 
@@ -45,7 +45,15 @@ class StageRequest:
     shadow: bool
 
 
-def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path) -> int:
+class Build(Protocol):
+    """Makes the stage of a process: `ops.wiring.build_stage`, or what a benchmark puts in its place."""
+
+    def __call__(self, choice: StageChoice, run_file: RunFile, /, *, context: StageContext) -> Stage: ...
+
+
+def run_one(
+    request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path, build: Build = build_stage
+) -> int:
     """Run the stage to its end, and end the process with its exit code; one that was stopped before it began returns.
 
     Raises:
@@ -74,7 +82,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     if stop.requested:
         return int(ExitCode.OK)
     calm_collector()
-    stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    stage = build(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
     return _leave(run_stage(stage, context, on_stopped=_leave_soon))
 

@@ -28,9 +28,10 @@ tensors: each reads its own partitions of the data topics, rank 0 alone writes (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import group_id
@@ -46,6 +47,9 @@ from topics.access import ADMIN, Grant, grants
 from topics.catalog import rollout_group
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
+
+if TYPE_CHECKING:
+    from consumers.learner.trainer import Trainer
 
 ROLLOUT_TARGET, LEARNER_TARGET = "rollout", "learner"  # of scale commands; those for rewards have `reward_target`
 SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
@@ -68,6 +72,7 @@ class _Parts:
     run_file: RunFile
     context: StageContext
     redis: RedisClient | None
+    trainer: Callable[[], Trainer] | None = None
 
 
 def open_log(run_file: RunFile, *, role: str = ADMIN) -> KafkaLog:
@@ -140,8 +145,13 @@ def reward_target(name: str) -> str:
     return f"reward.{name}"
 
 
-def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext) -> Stage:
+def build_stage(
+    choice: StageChoice, run_file: RunFile, *, context: StageContext, trainer: Callable[[], Trainer] | None = None
+) -> Stage:
     """Make the stage object of this process. Only what this stage needs is imported.
+
+    Args:
+        trainer: makes the one a learner rank trains with; None: the model's own.
 
     Raises:
         SettingsError: the stage's own settings are wrong.
@@ -150,7 +160,9 @@ def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext
     redis = None if redis_url(run_file) is None else redis_client(run_file.redis)
     if redis is not None:
         redis.check()
-    return _BUILDERS[choice.stage](_Parts(choice=choice, run_file=run_file, context=context, redis=redis))
+    return _BUILDERS[choice.stage](
+        _Parts(choice=choice, run_file=run_file, context=context, redis=redis, trainer=trainer)
+    )
 
 
 def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
@@ -237,6 +249,7 @@ def _learner(parts: _Parts) -> Stage:
         rewards=parts.run_file.required_rewards,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
+        trainer=parts.trainer,
     )
     if rank == 0:
         return LearnerStage(parts.context, setup)

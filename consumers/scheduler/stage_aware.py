@@ -1,9 +1,9 @@
 """The policy `stage_aware`: replicas from what the learner could train and what one replica makes.
 
-Role: predicts instead of waiting for somebody to starve. Let W be the learner's own time per step (its step time
-without the share of it that it waits for data) and r the groups per second of one rollout producer whose slots are
-full. The learner takes B / W groups per second at most, so B / (W r) producers keep it busy. Rewards: samples made per
-second over those that one replica scores while it scores.
+Role: predicts instead of waiting for somebody to starve. Let W be the learner's own time per step (that of its phases,
+without the wait for data) and r the groups per second of one rollout producer whose slots are full. The learner takes
+B / W groups per second at most, so B / (W r) producers keep it busy. Rewards: samples made per second over those that
+one replica scores while it scores.
 Data in: medians and rates of the stage clock; what is not known leaves things as they are.
 Invariants: see `consumers.scheduler.scaling`. More is asked for only when a producer's start costs less than a set
 share of the time that is left, and rollouts only while there are prompts that no engine has taken up.
@@ -63,11 +63,19 @@ def _needed(snapshot: Snapshot, target: Scalable) -> float | None:
 
 def _rollouts(snapshot: Snapshot) -> float | None:
     """Producers, their slots full, that keep the learner busy."""
-    step, each_s = snapshot.times.get(STEP), rollout_groups_s(snapshot)
-    if step is None or each_s is None:
+    work_s, each_s = _work_s(snapshot), rollout_groups_s(snapshot)
+    if work_s is None or each_s is None:
         return None
-    work_s = step.typical_s * (1 - snapshot.shares.get(LEARNER_WAITS, 0.0))
     return snapshot.groups_per_step / work_s / each_s if work_s > 0 else None
+
+
+def _work_s(snapshot: Snapshot) -> float | None:
+    """The learner's own time per step: that of its phases. A step's time without the share of it that is waited is the
+    same while nothing changes, but the one is of 64 steps and the other of the last seconds."""
+    model, step = step_model(snapshot, ranks=1), snapshot.times.get(STEP)
+    if model is not None:
+        return model.training_s(1)
+    return None if step is None else step.typical_s * (1 - snapshot.shares.get(LEARNER_WAITS, 0.0))
 
 
 def _ranks(snapshot: Snapshot, target: Scalable) -> float | None:

@@ -52,6 +52,13 @@ def _deltas(request: BenchRequest) -> BenchResult:
     return bench_deltas(quick=request.quick)
 
 
+def _elastic(request: BenchRequest) -> BenchResult:
+    from ops.bench.elastic.bench import bench_elastic  # noqa: PLC0415 - needs torch, which the others do without
+    from ops.bench.elastic.plan import ElasticPlan  # noqa: PLC0415
+
+    return bench_elastic(ElasticPlan.quick() if request.quick else ElasticPlan(), say=request.say)
+
+
 def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
@@ -90,6 +97,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "elastic": _elastic,
     "schedule": _schedule,
     "soak": _soak,
     "swap": _swap,

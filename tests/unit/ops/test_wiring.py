@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from consumers.scheduler.stage import SchedulerStage
 from ops.run_stage import StageRequest, context_of, labels_of
 from ops.supervisor.processes import Program
 from ops.wiring import StageChoice, build_stage, pool_of, programs, scale_limits
+from pipeline.stage import make_context
 from schemas.errors import SettingsError
 from tests.unit.ops.test_run_checks import run_file
+from topics.catalog import rollout_group
 from topics.memory import MemoryLog
 
 
@@ -73,6 +76,18 @@ def test_programs_up_to_the_most_are_there_and_those_above_replicas_are_spare(tm
     assert len({each.log_file for each in made}) == len(made)
     assert scale_limits(settings, stages=("rollout", "reward")) == {"rollout": (1, 3), "reward.sum": (1, 2)}
     assert scale_limits(settings, stages=("reward", "peer")) == {"reward.sum": (1, 2)}
+
+
+def test_the_scheduler_hears_of_what_may_be_scaled(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "learner.max_ranks=4", "rollout.max_replicas=2", "run.slots=5", 'redis.url="none"')
+    log = MemoryLog(run=settings.run.name, data_partitions=settings.run.partitions)
+    context = make_context(log, run=settings.run, stage="scheduler")
+    stage = build_stage(StageChoice(stage="scheduler"), settings, context=context)
+    assert isinstance(stage, SchedulerStage)
+    assert [(each.target, each.group, each.least, each.most, each.initial) for each in stage._fleet] == [
+        ("rollout", rollout_group(settings.run.name), 1, 2, 1),
+        ("learner", "", 1, 4, 1),
+    ]
 
 
 def test_a_rank_there_is_not_is_refused(tmp_path: Path) -> None:
