@@ -32,6 +32,7 @@ from pipeline.settings import (
     Section,
     WeightsSettings,
 )
+from pipeline.traffic.settings import TrafficSettings
 from producers.prompts.settings import PromptsSettings
 from producers.rollout.settings import RolloutSettings
 from schemas.errors import SettingsError
@@ -52,6 +53,7 @@ class RunFile(Section):
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards")

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.traffic.classes import BACKGROUND, TrafficClass
 from pipeline.traffic.flow import IDLE, Flow, FlowWatch
@@ -25,18 +25,20 @@ from pipeline.traffic.gate import Gate
 from pipeline.traffic.permit import Permit
 from topics.clock import Clock, SystemClock
 
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+Connection: TypeAlias = "socket.socket | TransportSocket"
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+Connection: TypeAlias = "socket.socket | TransportSocket"
+
 _TCP_INFO = struct.Struct("=24xI92xQ")  # of struct tcp_info: tcpi_unacked (packets), tcpi_bytes_acked
 _HAS_TCP_INFO = sys.platform == "linux"
 _LOOK_S = 0.002  # a measurement is that old at most
 _DRAIN_S = 1.0  # what is unacknowledged so long after the last body is for nobody any more
-
-
-class Connection(Protocol):
-    """A socket, or what asyncio shows of one."""
-
-    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
-        """As a socket's."""
-        ...
 
 
 @dataclass
