@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = "socket.socket | TransportSocket"
 
-if TYPE_CHECKING:
-    from asyncio.trsock import TransportSocket
-
-Connection: TypeAlias = "socket.socket | TransportSocket"
-
 _TCP_INFO = struct.Struct("=24xI92xQ")  # of struct tcp_info: tcpi_unacked (packets), tcpi_bytes_acked
 _HAS_TCP_INFO = sys.platform == "linux"
 _LOOK_S = 0.002  # a measurement is that old at most

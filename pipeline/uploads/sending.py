@@ -98,6 +98,7 @@ def send_checkpoint(
     followed = progress if progress is not None else Progress()
     pieces = list(_pieces(job))
     followed.total_bytes = sum(piece.num_bytes for piece in pieces)
+    target.make_folder(f"{job.name}/{PARTS}")
     shared = _Shared(
         job=job,
         sender=sender,

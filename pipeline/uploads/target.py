@@ -35,7 +35,7 @@ _HINT = "the package that fsspec names must be installed on the learner's host, 
 class _FileSystem(Protocol):
     """What we use of fsspec's `AbstractFileSystem`."""
 
-    def open(self, path: str, mode: str) -> IO[bytes]: ...
+    def open(self, path: str, mode: str, *, block_size: int) -> IO[bytes]: ...
     def pipe_file(self, path: str, value: bytes) -> None: ...
     def cat_file(self, path: str) -> bytes: ...
     def ls(self, path: str, detail: bool) -> Sequence[Mapping[str, object]]: ...
@@ -52,10 +52,19 @@ class Target:
         self._fs = fs
         self._root = root.rstrip("/")
         self._protocol = protocol
-        self._made: set[str] = set()  # folders
+
+    def make_folder(self, name: str) -> None:
+        """Let files be written into a folder; nothing to do where names alone make it.
+
+        Raises:
+            UploadError: it is not there.
+        """
+        if self._protocol not in _AT_ONCE:
+            with _translated(f"{name} was not made"):
+                self._fs.makedirs(self._path(name), exist_ok=True)
 
     def write(self, name: str, content: bytes) -> None:
-        """Put `content` under a name; it is there whole, or not.
+        """Put `content` under a name, in a folder that was made; it is there whole, or not.
 
         Raises:
             UploadError: it is not there.
@@ -66,11 +75,8 @@ class Target:
                 self._fs.pipe_file(path, content)
                 return
             parent, _, base = path.rpartition("/")
-            if parent not in self._made:
-                self._fs.makedirs(parent, exist_ok=True)
-                self._made.add(parent)
             aside = f"{parent}/{_ASIDE}{base[:16]}-{secrets.token_hex(4)}"
-            with self._fs.open(aside, "wb") as file:
+            with self._fs.open(aside, "wb", block_size=len(content) + 1) as file:  # in one piece
                 file.write(content)
                 if self._protocol in _LOCAL:
                     file.flush()
@@ -113,7 +119,6 @@ class Target:
             UploadError: it is still there.
         """
         with _translated(f"{name} was not removed"):
-            self._made.clear()
             self._fs.invalidate_cache()
             self._fs.rm(self._path(name), recursive=is_folder)
 

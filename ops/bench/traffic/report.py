@@ -62,11 +62,11 @@ def notes(measured: Measured, *, plan: TrafficPlan) -> tuple[str, ...]:
     return (
         f"1 source and {plan.num_engines} engines, {plan.size_bytes / 2**20:g} MiB in chunks of "
         f"{plan.chunk_bytes / 2**10:g} KiB; a checkpoint of {plan.checkpoint_bytes / 2**20:g} MiB to a store (FTP) "
-        f"on a host of its own, {plan.parallel} parts of {plan.part_bytes / 2**10:g} KiB under way at a time; each link "
-        f"{plan.rate_mbit:g} Mbit/s both ways.",
+        f"on a host of its own, {plan.parallel} parts of {plan.part_bytes / 2**10:g} KiB under way at a time; each "
+        f"link {plan.rate_mbit:g} Mbit/s both ways.",
         f"The whole upload: {alone / 1e6:.1f} MB/s alone, {managed / 1e6:.1f} MB/s with a publish in its middle, for "
-        f"which it stood back {found['upload_held_up_s']} s. Medians of {plan.num_repeats}, in turns; lowest and highest in "
-        "brackets.",
+        f"which it stood back {found['upload_held_up_s']} s. Medians of {plan.num_repeats}, in turns; lowest and "
+        "highest in brackets.",
     )
 
 

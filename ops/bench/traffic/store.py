@@ -7,9 +7,11 @@ Failure: without pyftpdlib, which `make setup` installs, it ends with what is mi
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
+import warnings
 
 _MAX_CONNECTIONS = 256
 
@@ -24,7 +26,10 @@ def main() -> None:
         sys.exit(f"bench traffic needs pyftpdlib: {error}")
     host, port, folder = sys.argv[1:4]
     authorizer = DummyAuthorizer()
-    authorizer.add_anonymous(folder, perm="elradfmwMT")
+    logging.getLogger("pyftpdlib").addHandler(logging.NullHandler())  # else it sets up its own, and tells every part
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # anybody may write: only this laboratory's hosts reach it
+        authorizer.add_anonymous(folder, perm="elradfmwMT")
 
     class Handler(FTPHandler):  # type: ignore[misc] # the library has no types
         """Anonymous users of the laboratory network may write."""
