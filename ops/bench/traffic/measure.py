@@ -32,7 +32,9 @@ from ops.netlab.lab import Lab, open_lab
 from pipeline.uploads.layout import FILES
 
 ALONE, UNMANAGED, MANAGED = "alone", "unmanaged", "managed"
+SLOW_ALONE, SLOW_MANAGED = "slow_alone", "slow_managed"  # engines take a part of the link only
 KINDS = (ALONE, UNMANAGED, MANAGED)
+SLOW_KINDS = (SLOW_ALONE, SLOW_MANAGED)
 _START_LIMIT_S = 60.0
 _AT_LEAD_S = 0.3  # from the order to the beginning: every node has read it by then
 _SHARES = {FILES[0]: 1 / 3, FILES[1]: 2 / 3}  # of a checkpoint, by file: weights, and two moments
@@ -61,7 +63,7 @@ class SetResult:
 class Measured:
     """All sets, by kind."""
 
-    sets: dict[str, list[SetResult]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    sets: dict[str, list[SetResult]] = field(default_factory=lambda: {kind: [] for kind in (*KINDS, *SLOW_KINDS)})
     upload_alone_s: float = 0.0
 
 
@@ -80,8 +82,8 @@ def measure(plan: TrafficPlan, *, say: Callable[[str], None]) -> Measured:
         driver.start()
         measured = Measured(upload_alone_s=driver.upload_alone())
         say(f"upload alone: {measured.upload_alone_s:.2f} s")
-        for _ in range(plan.num_repeats):
-            for kind in KINDS:
+        for number in range(plan.num_repeats):
+            for kind in (*KINDS, *(SLOW_KINDS if number < plan.num_slow_repeats else ())):
                 result = driver.publish(kind)
                 measured.sets[kind].append(result)
                 say(f"{kind}: {result.seconds:.2f} s, processors {result.cpu_busy:.0%} busy")
@@ -121,7 +123,7 @@ class _Driver:
 
     def upload_alone(self) -> float:
         """Seconds of a managed upload that nothing disturbs."""
-        self._serve(MANAGED, folder=self._lab.folder / "none")
+        self._serve(is_managed=True, folder=self._lab.folder / "none")
         found = self._crew.ask({SOURCE: self._upload_order("alone")}, words.Uploaded, limit_s=self._limit_s)
         self._stop()
         return found[SOURCE].seconds
@@ -130,30 +132,31 @@ class _Driver:
         """One set."""
         self._num_sets += 1
         folder = self._lab.folder / f"set{self._num_sets}"
-        self._serve(kind, folder=folder)
+        has_upload, is_managed = kind not in (ALONE, SLOW_ALONE), kind in (MANAGED, SLOW_MANAGED)
+        self._serve(is_managed=is_managed, folder=folder)
         began_s = time.monotonic()
-        if kind != ALONE:
+        if has_upload:
             self._crew.tell(SOURCE, self._upload_order(f"set{self._num_sets}"))
             time.sleep(self._plan.lead_s)
-        times, before, at_s = read_times(), self._count(), time.monotonic() + _AT_LEAD_S
-        before_s = time.monotonic() - began_s
+        at_s = time.monotonic() + _AT_LEAD_S
         for engine in self._plan.engines:
-            self._crew.tell(engine, self._fetch_order(at_s))
+            self._crew.tell(engine, self._fetch_order(at_s, is_slow=kind in SLOW_KINDS))
+        time.sleep(max(0.0, at_s - time.monotonic()))
+        times, before = read_times(), self._count()
         done = self._crew.wait(self._plan.engines, words.Done, limit_s=self._limit_s)
-        busy, after = read_times().busy_since(times), self._count()
-        during_s = time.monotonic() - began_s - before_s
-        if kind != ALONE and after.uploaded_bytes >= self._plan.checkpoint_bytes:
+        busy, after, end_s = read_times().busy_since(times), self._count(), time.monotonic()
+        if has_upload and after.uploaded_bytes >= self._plan.checkpoint_bytes:
             raise words.BenchError(f"{kind}: the upload was over before the publish; nothing was measured")
         upload_s = None
-        if kind == MANAGED:
+        if is_managed:
             upload_s = self._crew.wait([SOURCE], words.Uploaded, limit_s=self._limit_s)[SOURCE].seconds
         self._check()
         self._stop()
         shutil.rmtree(folder)
         return SetResult(
             seconds=max(each.at_s for each in done.values()) - at_s,
-            upload_before_bytes_s=before.uploaded_bytes / before_s if kind != ALONE else 0.0,
-            upload_during_bytes_s=(after.uploaded_bytes - before.uploaded_bytes) / during_s,
+            upload_before_bytes_s=before.uploaded_bytes / (at_s - began_s) if has_upload else 0.0,
+            upload_during_bytes_s=(after.uploaded_bytes - before.uploaded_bytes) / (end_s - at_s),
             held_up_s=after.held_up_s - before.held_up_s,
             upload_s=upload_s,
             cpu_busy=busy,
@@ -169,7 +172,7 @@ class _Driver:
         if process.stdout is None or b"ready" not in process.stdout.readline():
             raise words.BenchError("the store did not start", hint="pip install pyftpdlib, or `make setup`")
 
-    def _serve(self, kind: str, *, folder: Path) -> None:
+    def _serve(self, *, is_managed: bool, folder: Path) -> None:
         def order(node: str) -> words.Serve:
             return words.Serve(
                 root=str(self._material.root if node == SOURCE else folder / node),
@@ -177,13 +180,13 @@ class _Driver:
                 port=PORT,
                 token=self._token,
                 max_bytes=2 * self._plan.size_bytes,
-                managed=kind == MANAGED,
+                managed=is_managed,
                 link_bytes_s=self._plan.link_bytes_s,
             )
 
         self._crew.ask({node: order(node) for node in (SOURCE, *self._plan.engines)}, words.Serving)
 
-    def _fetch_order(self, at_s: float) -> words.Fetch:
+    def _fetch_order(self, at_s: float, *, is_slow: bool) -> words.Fetch:
         return words.Fetch(
             manifest_file=str(self._material.manifest_file),
             at_s=at_s,
@@ -191,6 +194,7 @@ class _Driver:
             seeds=[f"http://{self._address(SOURCE)}:{PORT}"],
             peers=[],
             swarm=f"set{self._num_sets}",
+            rate_bytes_s=self._plan.slow_share * self._plan.link_bytes_s if is_slow else 0.0,
         )
 
     def _upload_order(self, name: str) -> words.Upload:

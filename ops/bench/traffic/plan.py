@@ -24,6 +24,8 @@ class TrafficPlan:
         part_bytes: of an upload: 10 ms of the link, as the default of 8 MiB is on one of 6 Gbit/s.
         parallel: parts under way at a time; 10 is what the common tools for object stores do.
         lead_s: an upload runs alone for so long before the publish begins.
+        slow_share: of the link, that engines take where they take less than they could.
+        num_slow_repeats: of the sets with such engines.
     """
 
     num_engines: int = 3
@@ -35,11 +37,13 @@ class TrafficPlan:
     parallel: int = 10
     lead_s: float = 1.0
     num_repeats: int = 5
+    slow_share: float = 0.4
+    num_slow_repeats: int = 3
 
     @classmethod
     def quick(cls) -> Self:
         """Under 60 s."""
-        return cls(num_engines=2, size_bytes=32 * 2**20, checkpoint_bytes=96 * 2**20, num_repeats=2)
+        return cls(num_engines=2, size_bytes=32 * 2**20, checkpoint_bytes=96 * 2**20, num_repeats=2, num_slow_repeats=1)
 
     @property
     def engines(self) -> tuple[str, ...]:

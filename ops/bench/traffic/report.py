@@ -6,30 +6,42 @@ import statistics
 from collections.abc import Callable
 
 from ops.bench.result import Number, Table
-from ops.bench.traffic.measure import ALONE, KINDS, MANAGED, UNMANAGED, Measured, SetResult
+from ops.bench.traffic.measure import (
+    ALONE,
+    KINDS,
+    MANAGED,
+    SLOW_ALONE,
+    SLOW_KINDS,
+    SLOW_MANAGED,
+    UNMANAGED,
+    Measured,
+    SetResult,
+)
 from ops.bench.traffic.plan import TrafficPlan
 
 _WHAT = {
     ALONE: "alone",
     UNMANAGED: "beside an upload, classes off",
     MANAGED: "beside an upload, classes on",
+    SLOW_ALONE: "to slow engines, alone",
+    SLOW_MANAGED: "to slow engines, beside an upload, classes on",
 }
-_WANTED = {ALONE: "", UNMANAGED: "", MANAGED: "at most 1.1"}
+_WANTED = {MANAGED: "at most 1.1", SLOW_MANAGED: "at most 1.1"}
+_ALONE = {SLOW_ALONE: SLOW_ALONE, SLOW_MANAGED: SLOW_ALONE}  # what a kind is compared to; else ALONE
 _HEADERS = ("publish", "seconds", "of", "x alone", "wanted", "upload MB/s before", "during", "processors")
 
 
 def values(measured: Measured, *, plan: TrafficPlan) -> dict[str, Number]:
     """Flat numbers."""
-    alone_s = _median(measured, ALONE)
     managed = measured.sets[MANAGED]
     upload_s = [each.upload_s for each in managed if each.upload_s is not None]
     found: dict[str, Number] = {}
-    for kind in KINDS:
+    for kind in (*KINDS, *SLOW_KINDS):
         seconds = [each.seconds for each in measured.sets[kind]]
         found[f"publish_{kind}_s"] = round(statistics.median(seconds), 4)
         found[f"publish_{kind}_min_s"], found[f"publish_{kind}_max_s"] = round(min(seconds), 4), round(max(seconds), 4)
-        if kind != ALONE:
-            found[f"publish_{kind}_over_alone"] = round(_median(measured, kind) / alone_s, 4)
+        if kind not in (ALONE, SLOW_ALONE):
+            found[f"publish_{kind}_over_alone"] = round(_over_alone(measured, kind), 4)
             found[f"upload_during_{kind}_bytes_s"] = round(_median(measured, kind, of=_during))
     return {
         **found,
@@ -51,7 +63,7 @@ def table(measured: Measured) -> Table:
     return Table(
         title="A version to all engines, beside a checkpoint upload on the learner's link",
         headers=_HEADERS,
-        rows=tuple(_row(kind, measured=measured) for kind in KINDS),
+        rows=tuple(_row(kind, measured=measured) for kind in (*KINDS, *SLOW_KINDS)),
     )
 
 
@@ -67,23 +79,28 @@ def notes(measured: Measured, *, plan: TrafficPlan) -> tuple[str, ...]:
         f"The whole upload: {alone / 1e6:.1f} MB/s alone, {managed / 1e6:.1f} MB/s with a publish in its middle, for "
         f"which it stood back {found['upload_held_up_s']} s. Medians of {plan.num_repeats}, in turns; lowest and "
         "highest in brackets.",
+        f"Slow engines take {plan.slow_share:.0%} of the link each at most; {plan.num_slow_repeats} such sets each.",
     )
 
 
 def _row(kind: str, *, measured: Measured) -> tuple[str, ...]:
     sets = measured.sets[kind]
     seconds = [each.seconds for each in sets]
-    has_upload = kind != ALONE
+    has_upload = kind not in (ALONE, SLOW_ALONE)
     return (
         _WHAT[kind],
         f"{statistics.median(seconds):.2f}",
         f"[{min(seconds):.2f}, {max(seconds):.2f}]",
-        f"{statistics.median(seconds) / _median(measured, ALONE):.2f}",
-        _WANTED[kind],
+        f"{_over_alone(measured, kind):.2f}",
+        _WANTED.get(kind, ""),
         f"{_median(measured, kind, of=_before) / 1e6:.1f}" if has_upload else "",
         f"{_median(measured, kind, of=_during) / 1e6:.1f}" if has_upload else "",
         f"{max(each.cpu_busy for each in sets):.0%}",
     )
+
+
+def _over_alone(measured: Measured, kind: str) -> float:
+    return _median(measured, kind) / _median(measured, _ALONE.get(kind, ALONE))
 
 
 def _seconds(result: SetResult) -> float:

@@ -158,7 +158,7 @@ class Node:
             got = fetch(
                 manifest,
                 store=self._served_store(),
-                client=ClientSettings(token=self._token),
+                client=ClientSettings(token=self._token, rate_bytes_s=order.rate_bytes_s or None),
                 deadline=Deadline.after(order.limit_s),
                 me=self._member(order),
                 extra_peers=[PeerInfo(url=url) for url in order.peers],

@@ -58,6 +58,7 @@ class Fetch:
     domain: str = ""
     swarm: str = ""  # with it the node is a member that shares the work with others; empty: it only asks
     tell_at_bytes: int = 0  # `Reached` when so much is in the store; 0: never
+    rate_bytes_s: float = 0.0  # most that is taken; 0: as fast as it goes
 
 
 @dataclass(frozen=True, kw_only=True)
