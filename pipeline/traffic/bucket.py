@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from topics.clock import Clock
 
+_ROUNDING_BYTES = 1e-3  # less than this is no reason to wait
+
 
 class Bucket:
     """See the module. Not for several threads at once.
@@ -44,7 +46,7 @@ class Bucket:
             return 0.0
         self._fill()
         missing = min(amount, self._burst) - self._level
-        if missing <= 0 and self._rate > 0:
+        if missing <= _ROUNDING_BYTES and self._rate > 0:
             return 0.0
         return float("inf") if self._rate == 0 else missing / self._rate
 
