@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from pipeline.uploads.layout import MARKER, PARTS, UploadedFile, decode_marker
 from pipeline.uploads.pruning import uploaded_versions
-from pipeline.uploads.target import Target
+from pipeline.uploads.target import Target, UploadAbsent
 from schemas.errors import UploadError
 from schemas.records import Version
 
@@ -58,7 +58,7 @@ def bring_back(target: Target, version: Version, *, run: str, folder: Path) -> P
     """Download a checkpoint into `folder`; gives where it is.
 
     Raises:
-        UploadDamaged: a part has other bytes than its name says.
+        UploadDamaged: a part is gone, or has other bytes than its name says.
         UploadError: the target or the disk failed.
     """
     marker = decode_marker(target.read(f"{run}/{version}/{MARKER}"))
@@ -79,7 +79,10 @@ def bring_back(target: Target, version: Version, *, run: str, folder: Path) -> P
 def _write(path: Path, *, file: UploadedFile, target: Target, parts: str) -> None:
     with path.open("xb") as out:
         for part in file.parts:
-            content = target.read(f"{parts}/{part.digest}")
+            try:
+                content = target.read(f"{parts}/{part.digest}")
+            except UploadAbsent as error:
+                raise UploadDamaged(f"a part of {path.name} is gone from the target: {error.message}") from error
             if len(content) != part.num_bytes or blake3(content).hexdigest() != part.digest:
                 raise UploadDamaged(
                     f"part {part.digest} of {path.name} at the target has other bytes than its name says",

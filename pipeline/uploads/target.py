@@ -32,6 +32,10 @@ _QUERY = re.compile(r"\?\S+")  # of a URL: a signature, perhaps
 _HINT = "the package that fsspec names must be installed on the learner's host, e.g. s3fs for s3://"
 
 
+class UploadAbsent(UploadError):
+    """Nothing is there under that name."""
+
+
 class _FileSystem(Protocol):
     """What we use of fsspec's `AbstractFileSystem`."""
 
@@ -87,10 +91,14 @@ class Target:
         """What is under a name.
 
         Raises:
-            UploadError: nothing is, or it cannot be read.
+            UploadAbsent: nothing is.
+            UploadError: it cannot be read.
         """
         with _translated(f"{name} cannot be read"):
-            return self._fs.cat_file(self._path(name))
+            try:
+                return self._fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                raise UploadAbsent(f"{name} is not there") from None
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Bytes of each file of a folder, by its name there; empty when there is no such folder.

@@ -36,7 +36,7 @@ LOOK_S = 0.25
 _LAST_LOOK_S = 0.05  # while leaving
 _BACKOFF_S = 1.0
 _MAX_BACKOFF_S = 60.0
-_LEAVE_S = 2.0  # of the time there is at the end, to cut an upload off
+_LEAVE_S = 4.0  # of the time there is at the end, to cut an upload off and for what the process does after it
 
 
 class Notices(Protocol):

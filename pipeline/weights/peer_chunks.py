@@ -18,6 +18,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from aiohttp import web
@@ -130,11 +131,11 @@ class ChunkResource:
             await asyncio.sleep(wait_s)
 
     def _piece_bytes(self, name: str) -> int:
-        rate = self._buckets[name].rate if name in self._buckets else _MAX_PIECE_BYTES / _PIECE_S
-        return round(min(_MAX_PIECE_BYTES, max(_MIN_PIECE_BYTES, rate * _PIECE_S)))
-
-    def _find(self, digest: str) -> Path | None:
-        return next((store.path_of(digest) for store in self._stores() if store.has(digest)), None)
+        rates = [self._buckets[name].rate] if name in self._buckets else []
+        if self._sender is not None and name in _CLASSES:
+            rate = self._sender.permit.rate(TrafficClass(name))
+            rates += [] if rate is None else [rate]
+        return round(min(_MAX_PIECE_BYTES, max(_MIN_PIECE_BYTES, min(rates, default=inf) * _PIECE_S)))
 
     async def _send_file(self, request: web.Request, *, path: Path, name: str) -> web.StreamResponse:
         response = _SentFile(path, headers=_HEADERS)

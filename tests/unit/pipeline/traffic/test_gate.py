@@ -1,4 +1,4 @@
-"""What may leave a host: rates hold, weights go first, background gets what is left and does not starve below a floor."""
+"""What may leave a host: rates hold, weights go first, background gets what is left, and a floor in any case."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TOTAL = sum(SIZES)
 
 
 def make_checkpoint(folder: Path, version: str) -> Path:
-    """A folder with the files of a checkpoint, which appears whole, as the learner's do; other bytes for each version."""
+    """A folder with the files of a checkpoint, which appears whole, as the learner's do; other bytes in each."""
     aside = folder / f".tmp-{version}"
     aside.mkdir(parents=True)
     for name, num_bytes in zip(FILES, SIZES, strict=True):

@@ -16,8 +16,7 @@ def at(step: int, *, lineage: int = 1) -> Version:
 
 def test_while_one_is_in_hand_only_the_newest_waits() -> None:
     queue = UploadQueue()
-    queue.look([])
-    assert queue.next is None
+    assert queue.look([]) == []
     assert queue.look([at(10)]) == [at(10)]
     assert queue.next == at(10)
     assert queue.begin(at(10)) == 0

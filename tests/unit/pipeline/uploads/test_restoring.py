@@ -80,14 +80,25 @@ def test_a_target_without_the_run_has_none(target: Target, tmp_path: Path) -> No
     assert bring_newest_back(target, run="other", folder=tmp_path, survives=lambda _: True, tell=print) is None
 
 
-def test_a_target_that_is_away_is_no_absent_checkpoint(target: Target, tmp_path: Path) -> None:
-    (tmp_path / "target" / "r").chmod(0o700)
-    marker = tmp_path / "target" / "r" / "2.15" / MARKER
-    content = orjson.loads(marker.read_bytes())
-    missing = tmp_path / "target" / "r" / "2.15" / PARTS / content["files"][0]["parts"][0]["digest"]
-    missing.unlink()
-    with pytest.raises(UploadError, match="cannot be read: FileNotFoundError"):
+def test_one_that_lacks_a_part_is_passed_over(target: Target, tmp_path: Path) -> None:
+    next((tmp_path / "target" / "r" / "2.15" / PARTS).iterdir()).unlink()
+    place, told = restored(target, tmp_path)
+    assert place == tmp_path / "checkpoints" / "1.20"
+    assert [line for line in told if "is gone from the target" in line]
+
+
+def test_a_target_that_is_away_is_no_absent_checkpoint(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else training would go on from an older one, or from the beginning, because of a moment without a network."""
+
+    def away(*_: object, **__: object) -> bytes:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(target._fs, "cat_file", away)
+    with pytest.raises(UploadError, match="no route to host") as raised:
         restored(target, tmp_path)
+    assert not isinstance(raised.value, UploadDamaged)
 
 
 def test_retention_keeps_the_newest_and_what_is_still_being_uploaded(target: Target, tmp_path: Path) -> None:

@@ -109,10 +109,10 @@ def test_one_that_may_not_send_is_cut_off_at_once(tmp_path: Path) -> None:
 def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1.10")
     (tmp_path / "target").write_bytes(b"a file")
-    with pytest.raises(UploadError, match="r/1.10/parts"):
+    with pytest.raises(UploadError, match=r"r/1\.10/parts"):
         send_checkpoint(job(checkpoint, tmp_path / "target"), sender=free_sender(), stop=threading.Event())
 
 
 def test_a_checkpoint_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UploadError, match="model.safetensors cannot be read"):
+    with pytest.raises(UploadError, match=r"model\.safetensors cannot be read"):
         send_checkpoint(job(tmp_path / "1.10", tmp_path / "target"), sender=free_sender(), stop=threading.Event())
