@@ -137,6 +137,9 @@ class ChunkResource:
             rates += [] if rate is None else [rate]
         return round(min(_MAX_PIECE_BYTES, max(_MIN_PIECE_BYTES, min(rates, default=inf) * _PIECE_S)))
 
+    def _find(self, digest: str) -> Path | None:
+        return next((store.path_of(digest) for store in self._stores() if store.has(digest)), None)
+
     async def _send_file(self, request: web.Request, *, path: Path, name: str) -> web.StreamResponse:
         response = _SentFile(path, headers=_HEADERS)
 
