@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.traffic.flow import IDLE, QUIET_S, WINDOW_S, Flow, FlowWatch
+from pipeline.traffic.flow import GONE_S, IDLE, QUIET_S, WINDOW_S, Flow, FlowWatch
 
 STEP_S = 0.01
 
@@ -72,5 +72,12 @@ def test_where_nothing_can_be_measured_the_rate_stays_unknown() -> None:
     assert Publish().run(2.0, rate=None, num_sending=4) == Flow(is_active=True, bytes_s=None)
 
 
-def test_receivers_that_are_gone_hold_up_nobody() -> None:
-    assert Publish().run(1.0, rate=0.0, num_sending=4) == IDLE
+def test_receivers_that_are_gone_hold_up_nobody_and_are_measured_anew_when_they_come_back() -> None:
+    publish = Publish()
+    publish.run(1.0, rate=900.0, num_sending=4)
+    assert publish.run(GONE_S / 2, rate=0.0, num_sending=4).is_active
+    assert publish.run(GONE_S, rate=0.0, num_sending=4) == IDLE
+    assert publish.run(STEP_S, rate=400.0, num_sending=4) == Flow(is_active=True, bytes_s=None)
+    flow = publish.run(1.0, rate=900.0, num_sending=4)
+    assert flow.bytes_s is not None
+    assert abs(flow.bytes_s - 900.0) < 1.0

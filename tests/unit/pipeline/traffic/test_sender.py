@@ -113,7 +113,8 @@ def test_background_stands_back_while_a_receiver_takes_weights(served: Served) -
     assert evaluator.getresponse().read() == SMALL
     evaluator.close()
     until(lambda: served.sender.ask(CHECKPOINTS, 1000) == 0, what="the publish to be over")
-    assert served.sent == {TrafficClass.WEIGHTS: len(LARGE), TrafficClass.EVALUATION: len(SMALL)}
+    wanted = {TrafficClass.WEIGHTS: len(LARGE), TrafficClass.EVALUATION: len(SMALL)}
+    until(lambda: served.sent == wanted, what="both to be counted")
     assert served.held_up_s[CHECKPOINTS] > 0.03
 
 
