@@ -138,11 +138,14 @@ def save_run_file(run_file: RunFile, path: Path) -> None:
     aside.replace(path)
 
 
-def load_saved(path: Path) -> RunFile:
+def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     """Read what `save_run_file` wrote.
 
+    Args:
+        overrides: as of `load_run_file`.
+
     Raises:
-        SettingsError: absent, or written by another version.
+        SettingsError: absent, or written by another version; overrides are wrong.
     """
     try:
         values = orjson.loads(path.read_bytes())
@@ -150,6 +153,8 @@ def load_saved(path: Path) -> RunFile:
         raise SettingsError(
             f"settings of the run in {path} cannot be read: {error}", hint="`rlweave runs list` shows the runs here"
         ) from error
+    for override in overrides:
+        _apply(values, override)
     return parse_run_file(values, origin=str(path))
 
 

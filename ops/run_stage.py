@@ -58,7 +58,8 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
+    load = load_saved if config.suffix == ".json" else load_run_file
+    run_file = load(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
@@ -103,7 +104,7 @@ def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageCo
     Raises:
         LogUnavailable: no broker answers.
     """
-    if request.stage != "learner" or run_file.learner.ranks == 1:
+    if request.stage != "learner" or run_file.learner.rank_limits[1] == 1:
         return make_context(log, run=run_file.run, stage=request.stage)
     rank = str(request.slot)
     instance = new_instance(f"{request.stage}.{rank}")

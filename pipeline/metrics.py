@@ -94,6 +94,8 @@ METRICS = (
     _gauge("versions_behind_max", "Steps by which the engine that is furthest behind lacks the newest version."),
     _gauge("replicas", "Processes of a target of scale commands that run and do not retire.", "target"),
     _gauge("replicas_retiring", "Processes of it that finish what they have and end.", "target"),
+    _gauge("slots", "Slots of the pool that rollouts and learner ranks share."),
+    _gauge("ranks", "Learner ranks that train together."),
     _counter("commands_issued", "Commands written.", "kind"),
     _counter("traffic_bytes", "Bytes sent by the host's sender.", "traffic"),
     _counter("traffic_held_up_s", "Time a class of traffic stood back for others.", "traffic"),

@@ -56,6 +56,7 @@ class Recovered:
     num_cloning_steps: int
     first_anchor: str
     listed: list[Manifest]  # versions on the `weights` topic that have no tombstone
+    path: Path | None = None  # of the checkpoint
 
 
 def surviving(lineages: Lineages) -> checkpoint.Survives:
@@ -103,6 +104,7 @@ def recover(
         num_cloning_steps=state.num_cloning_steps,
         first_anchor=state.first_anchor,
         listed=listed,
+        path=restored.path,
     )
 
 

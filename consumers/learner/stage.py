@@ -69,6 +69,7 @@ class LearnerStage:
             EngineError: the model directory cannot be loaded.
         """
         context = self._context
+        context.metrics.gauge("ranks", self._setup.settings.ranks)
         if not self._holder.take():  # (1)
             return
         writer = context.log.writer(

@@ -58,6 +58,12 @@ class SchedulerSettings(Section):
     scale_slack: float = Field(
         default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
     )
+    steady_share: float = Field(
+        default=0.1,
+        gt=0,
+        description="stage_aware, in a pool: nothing moves while the rate of samples differs by more than this share "
+        "from that of the last half of the window.",
+    )
     start_cost_share: float = Field(
         default=0.2, gt=0, description="stage_aware: largest share of the time left that a process may take to start."
     )

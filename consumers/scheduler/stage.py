@@ -205,6 +205,7 @@ class SchedulerStage:
         snapshot = replace(
             self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing),
             fleet=self._fleet,
+            slots=run.slots,
             groups_per_step=run.groups_per_step,
             group_size=run.group_size,
             max_steps=run.max_steps,

@@ -52,6 +52,12 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _schedule(request: BenchRequest) -> BenchResult:
+    from ops.bench.schedule.bench import ScheduleSize, bench_schedule  # noqa: PLC0415 - needs torch
+
+    return bench_schedule(ScheduleSize.quick() if request.quick else ScheduleSize(), say=request.say)
+
+
 def _soak(request: BenchRequest) -> BenchResult:
     from ops.bench.soak import SoakSize, bench_soak  # noqa: PLC0415 - needs torch, which the others do without
 
@@ -84,6 +90,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "ingest": _ingest,
     "deltas": _deltas,
+    "schedule": _schedule,
     "soak": _soak,
     "swap": _swap,
     "traffic": _traffic,

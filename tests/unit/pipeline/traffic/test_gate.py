@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.traffic.bucket import Bucket
@@ -18,6 +18,7 @@ from topics.clock import ManualClock
 
 WEIGHTS, EVALUATION, CHECKPOINTS = TrafficClass.WEIGHTS, TrafficClass.EVALUATION, TrafficClass.CHECKPOINTS
 RATE, PIECE = 1000.0, 50
+quick = settings(max_examples=60, deadline=None, database=None)
 
 
 class Host:
@@ -41,6 +42,7 @@ class Host:
         return sent
 
 
+@quick
 @given(
     st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 200)), min_size=1, max_size=60),
     st.floats(10.0, 5000.0),
@@ -63,6 +65,7 @@ def test_a_bucket_never_gives_more_than_its_rate_and_one_burst_or_piece(
             assert sum(amount for _, amount in span) <= most + rate * BURST_S + 1e-6
 
 
+@quick
 @given(
     st.lists(
         st.tuples(st.sampled_from([None, 0.0, 400.0, 900.0]), st.sampled_from(["", "forward_backward", GRADIENT_SYNC])),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.uploads.cadence import Behind, Cadence
@@ -61,6 +61,7 @@ def test_what_is_at_the_target_and_what_is_older_is_not_uploaded() -> None:
     assert queue.next == at(12, lineage=2), "a later lineage is newer, whatever its step"
 
 
+@settings(deadline=None, database=None)
 @given(st.lists(st.sampled_from(["come", "begin", "succeed", "fail"]), max_size=60))
 def test_each_is_uploaded_superseded_or_waits(events: list[str]) -> None:
     queue, step, num_done, num_superseded, is_begun = UploadQueue(), 0, 0, 0, False
