@@ -118,6 +118,7 @@ class Standing:
     publish: Publishing | None = None
     rate: float | None = None  # groups per second; None: no limit
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
+    traffic: Mapping[str, float] | None = None  # rates of hosts by class (pipeline.traffic.permit); None: the settings'
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property

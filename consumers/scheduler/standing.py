@@ -17,7 +17,7 @@ from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
+_PUBLISH, _RATE, _TRAFFIC, _SCALE = ("rollout", "publish"), ("prompts", "rate"), ("host", "traffic"), "scale"
 
 
 class StandingCommands:
@@ -38,6 +38,8 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=_publishing(command, now_s=now_s))
         elif (command.target, command.kind) == _RATE:
             self._standing = replace(self._standing, rate=command.rate)
+        elif (command.target, command.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(command.rates))
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
 
@@ -93,6 +95,8 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=draft.publish)
         elif (draft.target, draft.kind) == _RATE:
             self._standing = replace(self._standing, rate=draft.rate)
+        elif (draft.target, draft.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(draft.rates))
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
         elif draft.kind == "heartbeat":
