@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from pipeline.secrets import is_secret_name, shown
+from pipeline.secrets import is_secret_option, shown
 from pipeline.settings import PositiveInt, Section
 
 
@@ -40,7 +40,8 @@ class UploadSettings(Section):
         parts = urlsplit(value)
         if not parts.scheme or "://" not in value:
             raise ValueError(f"{shown(value)} is no URL; a directory is file:///absolute/path")
-        if parts.password is not None or any(is_secret_name(word.partition("=")[0]) for word in parts.query.split("&")):
+        options = [word.partition("=")[0] for word in parts.query.split("&")]
+        if parts.password is not None or any(map(is_secret_option, options)):
             raise ValueError(
                 "the URL holds a password; the library finds credentials by itself, in the environment or its own files"
             )

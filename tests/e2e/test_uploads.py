@@ -11,7 +11,7 @@ import pytest
 from ops.services.model import ServicesInfo
 from pipeline.uploads.layout import MARKER
 from tests.e2e.processes import children_of, signal_pid, wait_gone
-from tests.e2e.support import check_books, small_run
+from tests.e2e.support import Value, check_books, small_run
 from topics.catalog import EVENTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -21,7 +21,7 @@ def test_a_run_whose_checkpoint_folder_is_lost_goes_on_from_an_upload(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
     target = tmp_path / "elsewhere"
-    changes = {
+    changes: dict[str, Value] = {
         "run.max_steps": 8,
         "learner.checkpoint.every_steps": 3,
         "learner.checkpoint.upload": f"file://{target}",

@@ -36,7 +36,7 @@ def values(measured: Measured, *, plan: TrafficPlan) -> dict[str, Number]:
     managed = measured.sets[MANAGED]
     upload_s = [each.upload_s for each in managed if each.upload_s is not None]
     found: dict[str, Number] = {}
-    for kind in (*KINDS, *SLOW_KINDS):
+    for kind in _kinds(measured):
         seconds = [each.seconds for each in measured.sets[kind]]
         found[f"publish_{kind}_s"] = round(statistics.median(seconds), 4)
         found[f"publish_{kind}_min_s"], found[f"publish_{kind}_max_s"] = round(min(seconds), 4), round(max(seconds), 4)
@@ -63,7 +63,7 @@ def table(measured: Measured) -> Table:
     return Table(
         title="A version to all engines, beside a checkpoint upload on the learner's link",
         headers=_HEADERS,
-        rows=tuple(_row(kind, measured=measured) for kind in (*KINDS, *SLOW_KINDS)),
+        rows=tuple(_row(kind, measured=measured) for kind in _kinds(measured)),
     )
 
 
@@ -81,6 +81,11 @@ def notes(measured: Measured, *, plan: TrafficPlan) -> tuple[str, ...]:
         "highest in brackets.",
         f"Slow engines take {plan.slow_share:.0%} of the link each at most; {plan.num_slow_repeats} such sets each.",
     )
+
+
+def _kinds(measured: Measured) -> tuple[str, ...]:
+    """Those that were measured."""
+    return tuple(kind for kind in (*KINDS, *SLOW_KINDS) if measured.sets[kind])
 
 
 def _row(kind: str, *, measured: Measured) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ def test_words_of_a_library_show_no_signature(tmp_path: Path, monkeypatch: pytes
         ("/mnt/checkpoints", "file:///"),
         ("ftp://me:secret@host/a", "holds a password"),
         ("s3://bucket/a?secret=abc", "holds a password"),
+        ("https://host/a?sv=1&sig=abc", "holds a password"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused(url: str, said: str) -> None:
