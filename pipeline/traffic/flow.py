@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 WINDOW_S = 0.1
 QUIET_S = 0.02  # without a body for so long a burst is over: receivers pause between two chunks
+STALE_S = 0.6  # who has not looked for so long knows nothing of what leaves now
 GONE_S = 1.0  # receivers that take nothing for so long are gone, or stand still
 _AGREE = 0.2  # two windows that differ by less agree
 
@@ -41,6 +42,7 @@ class FlowWatch:
         self._most = 0  # bodies under way
         self._former: float | None = None  # rate of the window before
         self._known: float | None = None
+        self._looked_s = float("-inf")
         self._moved_s = 0.0  # when bytes were last acknowledged
         self._moved_bytes: float | None = None
 
@@ -52,6 +54,9 @@ class FlowWatch:
             is_draining: something is under way that no body accounts for any more.
         """
         is_busy = num_sending > 0 or is_draining
+        if now_s - self._looked_s > STALE_S:
+            self._most = 0
+        self._looked_s = now_s
         if not is_busy and (self._busy_s is None or now_s - self._busy_s >= QUIET_S):
             self._busy_s, self._most = None, 0
             return IDLE

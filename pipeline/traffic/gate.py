@@ -19,7 +19,7 @@ from math import isinf
 
 from pipeline.traffic.bucket import Bucket
 from pipeline.traffic.classes import BACKGROUND, TrafficClass
-from pipeline.traffic.flow import Flow
+from pipeline.traffic.flow import STALE_S, Flow
 from pipeline.traffic.permit import Permit
 from topics.clock import Clock
 
@@ -27,7 +27,7 @@ HEADROOM = 0.9  # of the link while weights leave: headers, acknowledgements and
 BURST_S = 0.02
 ASK_AGAIN_S = 0.01  # what is closed may open at any moment
 _ASKED_S = 0.05  # who asked within this still wants to send
-_LONGEST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 0.8 * STALE_S  # so that the flow is looked at often enough
 
 
 class Gate:
@@ -61,7 +61,7 @@ class Gate:
         if traffic in BACKGROUND:
             wait_s = self._background_wait_s(traffic, num_bytes=num_bytes)
         else:
-            self._own[traffic].set_rate(self.permit.rate(traffic))
+            self._own[traffic].set_rate(self.permit.rate(traffic, phase=self._phase()))
             wait_s = self._own[traffic].wait_s(num_bytes)
         if wait_s > 0:
             return ASK_AGAIN_S if isinf(wait_s) else min(wait_s, _LONGEST_WAIT_S)
@@ -72,7 +72,8 @@ class Gate:
 
     def _background_wait_s(self, traffic: TrafficClass, *, num_bytes: int) -> float:
         now_s, floor, own = self._clock.monotonic(), self.permit.floor_bytes_s, self._own[traffic]
-        share, rate = self._share(self._flow()), self.permit.rate(traffic, phase=self._phase())
+        phase = self._phase()
+        share, rate = self._share(self._flow(), phase=phase), self.permit.rate(traffic, phase=phase)
         if rate == 0:  # closed, for this phase or for good
             share = 0.0
         is_behind = self._is_behind(traffic, now_s=now_s)
@@ -83,14 +84,14 @@ class Gate:
         self._note(traffic, now_s=now_s, waits=wait_s > 0, stands_back=stands_back)
         return min(wait_s, ASK_AGAIN_S) if stands_back else wait_s
 
-    def _share(self, flow: Flow) -> float | None:
+    def _share(self, flow: Flow, *, phase: str) -> float | None:
         """What background may have of the link; None: no limit is known."""
-        link = self.permit.link_bytes_s
+        link, set_aside = self.permit.link_bytes_s, self.permit.set_aside(phase=phase)
         if not flow.is_active:
-            return None if link is None else max(0.0, link - self.permit.reserved_bytes_s)
+            return None if link is None else max(0.0, link - set_aside)
         if link is None or flow.bytes_s is None:
             return 0.0
-        return max(0.0, HEADROOM * link - self.permit.reserved_bytes_s - flow.bytes_s)
+        return max(0.0, HEADROOM * link - set_aside - flow.bytes_s)
 
     def _is_behind(self, traffic: TrafficClass, *, now_s: float) -> bool:
         """Whether a more urgent background class waits."""

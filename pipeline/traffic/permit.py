@@ -38,11 +38,10 @@ class Permit:
         """Whether the class has a rate in any phase."""
         return any(of is traffic for of, _ in self.rates)
 
-    @property
-    def reserved_bytes_s(self) -> float:
-        """Of the link, for classes that others send."""
+    def set_aside(self, *, phase: str = "") -> float:
+        """Bytes per second of the link for classes that others send."""
         others = (TrafficClass.SAMPLES, TrafficClass.GRADIENTS)
-        return sum(rate for traffic in others if (rate := self.rate(traffic)) is not None)
+        return sum(rate for traffic in others if (rate := self.rate(traffic, phase=phase)) is not None)
 
 
 def permit_of(rates: Mapping[str, float]) -> Permit:

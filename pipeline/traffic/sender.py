@@ -33,6 +33,7 @@ Connection: TypeAlias = "socket.socket | TransportSocket"
 _TCP_INFO = struct.Struct("=24xI92xQ")  # of struct tcp_info: tcpi_unacked (packets), tcpi_bytes_acked
 _HAS_TCP_INFO = sys.platform == "linux"
 _LOOK_S = 0.002  # a measurement is that old at most
+_MANY_LINKS = 256
 _DRAIN_S = 1.0  # what is unacknowledged so long after the last body is for nobody any more
 
 
@@ -74,6 +75,7 @@ class HostSender:
         self._watch = FlowWatch()
         self._looked: tuple[float, Flow] = (float("-inf"), IDLE)
         self._links: dict[int, _Link] = {}  # by id of the connection
+        self._look_at_links = _MANY_LINKS
         self._num_sending = 0
         self._closed_bytes = 0  # of connections that are gone
         self._ended_s = float("-inf")  # the last body
@@ -121,6 +123,9 @@ class HostSender:
         """The body of a chunk is sent inside."""
         with self._lock:
             self._num_sending += 1
+            if len(self._links) >= self._look_at_links:  # nobody may have asked for a long time
+                self._look()
+                self._look_at_links = max(_MANY_LINKS, 2 * len(self._links))
             if connection is not None and id(connection) not in self._links and (seen := _seen(connection)) is not None:
                 self._links[id(connection)] = _Link(connection, first_bytes=seen[0], last_bytes=seen[0])
         try:

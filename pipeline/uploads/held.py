@@ -2,12 +2,14 @@
 
 Role: `uploads/<lineage>.<step>/` in the run's folder: second names (hard links) of the checkpoint's files.
 Invariants: a folder there is whole, or is removed: it is made aside and renamed. Held are files that nobody changes
-any more. Room: none until the checkpoint itself is removed; a copy, where the file system has no second names.
+any more. Room: none until the checkpoint itself is removed; a copy, where the file system has no second names. One
+process at a time holds anything here: `Turn`, a lock of the system, which a process that dies gives back.
 Failure: `UploadError` when the checkpoint is gone by now, or the disk is full.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +19,41 @@ from schemas.errors import UploadError
 from schemas.records import Version
 
 _ASIDE = ".tmp-"
+
+
+class Turn:
+    """Who may hold checkpoints in a folder, and so upload them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handle = -1
+
+    def take(self) -> bool:
+        """Whether it is ours.
+
+        Raises:
+            UploadError: the folder cannot be written.
+        """
+        if self._handle >= 0:
+            return True
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise UploadError(f"{self._folder} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it
+            os.close(handle)
+            return False
+        self._handle = handle
+        return True
+
+    def give_back(self) -> None:
+        """It is anybody's."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
 
 def hold(checkpoint: Path, *, folder: Path) -> Path:

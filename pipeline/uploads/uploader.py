@@ -7,6 +7,7 @@ newest, if it is newer than all that are there; (3) send it; (4) let it go, and 
 Invariants: training waits for nothing of this. While one is sent only the newest waits: those between are counted as
 superseded. A failure is told and tried again, each time later, until it goes through or a newer checkpoint takes its
 place; what was sent is not sent again. At the end what is in hand or waits is finished if the time is enough.
+Another process that uploads for this folder has the first turn, as long as it lives.
 Failure: none that ends the process.
 """
 
@@ -21,7 +22,7 @@ from typing import Protocol
 from pipeline.metrics import Metrics
 from pipeline.traffic.sender import HostSender
 from pipeline.uploads.cadence import Behind, Cadence
-from pipeline.uploads.held import held_versions, hold, let_go
+from pipeline.uploads.held import Turn, held_versions, hold, let_go
 from pipeline.uploads.layout import Marker, whole_versions
 from pipeline.uploads.pruning import prune_uploads, uploaded_versions
 from pipeline.uploads.queue import UploadQueue
@@ -90,6 +91,7 @@ class Uploader:
         self._run = run
         self._checkpoints = folder / "checkpoints"
         self._held = folder / "uploads"
+        self._turn = Turn(self._held)
         self._sender = sender
         self._clock = clock
         self._events = events
@@ -122,6 +124,8 @@ class Uploader:
         if left is not None:
             details = {"version": str(left), "url": safe_url(self._url)}
             self._events.notice("checkpoint_not_uploaded", details=details)
+        if not self._thread.is_alive():
+            self._turn.give_back()
 
     def _go(self) -> None:
         while not (self._cut.is_set() and self._upload is None):
@@ -172,7 +176,7 @@ class Uploader:
     def _learn(self) -> None:
         """What is at the target, and what a former process had in hand; nothing is asked while there is nothing."""
         held = held_versions(self._held)
-        if not held and self._queue.next is None:
+        if (not held and self._queue.next is None) or not self._turn.take():
             return
         done = max(uploaded_versions(open_target(self._url), run=self._run), default=None)
         usable = [version for version in held if done is None or version > done]

@@ -68,6 +68,16 @@ def test_a_burst_is_over_after_a_quiet_moment_and_not_between_two_chunks() -> No
     assert publish.run(2 * QUIET_S, rate=0.0, num_sending=0) == IDLE
 
 
+def test_what_was_known_of_an_earlier_publish_is_not_believed_of_one_that_was_not_seen_to_begin() -> None:
+    publish = Publish()
+    publish.run(1.0, rate=200.0, num_sending=4)
+    publish.now_s += 5.0
+    assert publish.run(STEP_S, rate=900.0, num_sending=4) == Flow(is_active=True, bytes_s=None)
+    flow = publish.run(1.0, rate=900.0, num_sending=4)
+    assert flow.bytes_s is not None
+    assert abs(flow.bytes_s - 900.0) < 1.0
+
+
 def test_where_nothing_can_be_measured_the_rate_stays_unknown() -> None:
     assert Publish().run(2.0, rate=None, num_sending=4) == Flow(is_active=True, bytes_s=None)
 

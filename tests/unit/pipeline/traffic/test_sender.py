@@ -131,6 +131,17 @@ def test_what_receivers_have_taken_is_seen_before_a_body_is_through() -> None:
     until(lambda: sender._flow() == IDLE, what="the burst to be over")
 
 
+def test_connections_that_are_gone_are_not_kept_though_nobody_asks() -> None:
+    sender = HostSender(Permit())
+    near = socket.create_server(("127.0.0.1", 0))
+    with near:
+        for _ in range(600):
+            far, end = socket.create_connection(near.getsockname()), near.accept()[0]
+            with far, end, sender.sending_weights(end):
+                end.sendall(b"1")
+    assert len(sender._links) <= 256
+
+
 def test_unmanaged_classes_never_wait(served: Served) -> None:
     sender = HostSender(Permit(rates={(CHECKPOINTS, ""): 0.0}), managed=False)
     with sender.sending_weights(None):

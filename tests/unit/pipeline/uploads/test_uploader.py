@@ -76,7 +76,7 @@ class Run:
         return (self.target / "r" / version / MARKER).exists()
 
     def held(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "uploads").iterdir())
+        return sorted(path.name for path in (self.folder / "uploads").iterdir() if path.is_dir())
 
     def count(self, name: str) -> float:
         return self.metrics.snapshot().get(name, 0.0)
@@ -157,7 +157,8 @@ def test_a_successor_goes_on_with_what_was_begun(run: Run) -> None:
     make_checkpoint(run.checkpoints, "1.10")
     parts = run.target / "r" / "1.10" / "parts"
     run.turn_until(lambda: parts.exists() and len(list(parts.iterdir())) >= 2)
-    run.uploader._cut.set()  # as at a death: nothing is let go of, nothing is told
+    run.uploader._cut.set()  # as at a death: nothing is let go of, nothing is told, but the system's lock
+    run.uploader._turn.give_back()
     assert run.held() == ["1.10"]
     shutil.rmtree(run.checkpoints / "1.10")
     make_checkpoint(run.checkpoints, "1.20")
@@ -172,10 +173,25 @@ def test_a_successor_goes_on_with_what_was_begun(run: Run) -> None:
 def test_what_is_at_the_target_already_is_not_uploaded_by_a_successor(run: Run) -> None:
     make_checkpoint(run.checkpoints, "1.10")
     run.turn_until(lambda: bool(run.told.named("checkpoint_uploaded")))
+    run.uploader._turn.give_back()
     run.uploader = run.new_uploader()
     for _ in range(5):
         run.uploader.turn()
     assert len(run.told.notices) == 1
+
+
+def test_two_processes_do_not_upload_the_same_checkpoint(run: Run) -> None:
+    run.sender.replace(CLOSED)
+    make_checkpoint(run.checkpoints, "1.10")
+    run.turn_until((run.folder / "uploads" / "1.10").exists)
+    first, run.uploader = run.uploader, run.new_uploader()
+    for _ in range(5):
+        run.uploader.turn()
+    assert run.uploader._upload is None
+    first._cut.set()
+    first._turn.give_back()
+    run.sender.replace(Permit())
+    run.turn_until(lambda: run.is_whole("1.10"))
 
 
 def test_the_last_checkpoint_of_a_run_is_uploaded_before_the_process_ends(run: Run) -> None:
