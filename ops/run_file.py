@@ -33,6 +33,7 @@ from pipeline.settings import (
     Section,
     WeightsSettings,
 )
+from pipeline.traffic.settings import TrafficSettings
 from producers.prompts.settings import PromptsSettings
 from producers.rollout.settings import RolloutSettings
 from schemas.errors import SettingsError
@@ -54,6 +55,7 @@ class RunFile(Section):
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
     topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
+    traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards")

@@ -103,6 +103,12 @@ METRICS = (
     _gauge("slots", "Slots of the pool that rollouts and learner ranks share."),
     _gauge("ranks", "Learner ranks that train together."),
     _counter("commands_issued", "Commands written.", "kind"),
+    _counter("traffic_bytes", "Bytes sent by the host's sender.", "traffic"),
+    _counter("traffic_held_up_s", "Time a class of traffic stood back for others.", "traffic"),
+    _histogram("checkpoint_upload_s", "Time to upload a checkpoint."),
+    _gauge("checkpoint_uploads_waiting", "Checkpoints that wait for their upload: 0, or the newest one."),
+    _counter("checkpoint_uploads_superseded", "Checkpoints whose place in the queue a newer one took."),
+    _counter("checkpoint_uploads_failed", "Tries to upload a checkpoint, or to remove old ones, that failed."),
     _counter("waits_over_limit", "Waits that reached their limit.", "what"),
 )
 _BY_NAME = {spec.name: spec for spec in METRICS}

@@ -213,8 +213,8 @@ class Command:
     """A desired state: applying it twice changes nothing. Judged by epoch and assumed state, not by time of day."""
 
     run: str
-    target: str  # "rollout", "prompts", "learner", "supervisor" or "all"
-    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "credit"
+    target: str  # "rollout", "prompts", "learner", "supervisor", "host" or "all"
+    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "traffic", "credit"
     epoch: int  # of the scheduler; a lower one than seen is ignored
     seq: int  # dense per epoch
     reason: str
@@ -227,7 +227,7 @@ class Command:
     targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer
     waves: tuple[tuple[str, ...], ...] = ()  # publish: instances in the order in which they may load; empty: at once
     wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
-    rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
+    rates: Mapping[str, float] = field(default_factory=dict)  # publish, traffic: bytes/s by traffic class
 
 
 @dataclass(frozen=True, kw_only=True)

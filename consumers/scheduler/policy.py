@@ -41,7 +41,7 @@ class CommandDraft:
     reason: str
     assumed: Mapping[str, str] = field(default_factory=dict)
     publish: Publishing | None = None  # kind publish
-    rates: Mapping[str, float] = field(default_factory=dict)  # kind publish: bytes per second by traffic class
+    rates: Mapping[str, float] = field(default_factory=dict)  # kinds publish, traffic: bytes per second by class
     replicas: int | None = None
     rate: float | None = None  # kind rate: groups per second; kind credit: publish lag in versions
     targets: tuple[str, ...] = ()  # kind scale: domains in which the further processes should be

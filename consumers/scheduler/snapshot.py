@@ -128,6 +128,7 @@ class Standing:
     rate: float | None = None  # groups per second; None: no limit
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
     credit: Credited | None = None  # None: the run file's publish lag counts
+    traffic: Mapping[str, float] | None = None  # rates of hosts by class (pipeline.traffic.permit); None: the settings'
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property

@@ -18,7 +18,7 @@ from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
+_PUBLISH, _RATE, _TRAFFIC, _SCALE = ("rollout", "publish"), ("prompts", "rate"), ("host", "traffic"), "scale"
 _CREDIT = ("prompts", "credit")
 
 
@@ -42,6 +42,8 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=command.rate)
         elif (command.target, command.kind) == _CREDIT:
             self._standing = replace(self._standing, credit=_credited(command.rate, at_s=now_s))
+        elif (command.target, command.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(command.rates))
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
 
@@ -99,6 +101,8 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=draft.rate)
         elif (draft.target, draft.kind) == _CREDIT:
             self._standing = replace(self._standing, credit=_credited(draft.rate, at_s=now_s))
+        elif (draft.target, draft.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(draft.rates))
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
         elif draft.kind == "heartbeat":

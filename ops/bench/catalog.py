@@ -85,6 +85,13 @@ def _swap(request: BenchRequest) -> BenchResult:
     return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
 
 
+def _traffic(request: BenchRequest) -> BenchResult:
+    from ops.bench.traffic.bench import bench_traffic  # noqa: PLC0415 - the others need no network of their own
+    from ops.bench.traffic.plan import TrafficPlan  # noqa: PLC0415
+
+    return bench_traffic(TrafficPlan.quick() if request.quick else TrafficPlan(), say=request.say)
+
+
 def _weights(request: BenchRequest) -> BenchResult:
     from ops.bench.weights.bench import bench_weights  # noqa: PLC0415 - needs torch, which the others do without
     from ops.bench.weights.plan import WeightsPlan  # noqa: PLC0415
@@ -101,5 +108,6 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "schedule": _schedule,
     "soak": _soak,
     "swap": _swap,
+    "traffic": _traffic,
     "weights": _weights,
 }

@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("admission", "codec", "deltas", "elastic", "ingest", "schedule", "soak", "swap", "weights")
+NAMES = ("admission", "codec", "deltas", "elastic", "ingest", "schedule", "soak", "swap", "traffic", "weights")
 
 
 @click.command()
@@ -43,8 +43,13 @@ def bench(
     soak: the demo's work without an end, and what grows: memory, open
     files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
     for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
+<<<<<<< HEAD
     stands still for new weights with 64 requests in flight, against the bare load. admission: tokens per second and
     preemptions of a real vLLM whose cache is small, with a fixed number of sequences and by its pressure.
+=======
+    stands still for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts
+    alone, beside a checkpoint upload, and beside one that stands back (needs root); about three minutes.
+>>>>>>> traffic
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing

@@ -43,7 +43,7 @@ def who(operation: Operation, topic: Topic) -> set[str]:
         (SHADOW_REWARDS, {"reward"}, set()),
         (LEDGER, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
         (EVENTS, set(STAGES), {"scheduler", "learner"}),
-        (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout"}),
+        (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout", "peer"}),
         (WEIGHTS, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
         (DEAD_LETTERS, set(STAGES), set()),
     ],
