@@ -261,7 +261,7 @@ class Command:
     drain: bool | None = None
     issued_unix_ms: int
     targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer. pack: who gives up
-    # publish: instances in the order in which they may load; empty: at once. pack: per target, who takes its groups over
+    # publish: instances in the order in which they may load; empty: at once. pack: per target, who takes over from it
     waves: tuple[tuple[str, ...], ...] = ()
     wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
     rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
