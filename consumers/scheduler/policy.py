@@ -1,8 +1,8 @@
 """What to command, given what is known: a pure function.
 
 Role: the built-in policy, `static`: publishes each newest staged version in waves (`waves`), keeps the heartbeat,
-pauses admission while a required reward cannot score. Replicas and traffic classes are for other policies, behind the
-same `Policy`.
+pauses admission while a required reward cannot score, packs stragglers where that is set (`packing`). Replicas and
+traffic classes are for other policies, behind the same `Policy`.
 Data in and out: a `Snapshot` and the settings in; drafts of commands out, each with its reason and the state it
 assumes. The scheduler and the simulator call the same function.
 Invariants: no clock, no I/O, no memory: what was commanded is part of the snapshot; unknown holds what stands, it
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from consumers.scheduler.packing import next_pack
 from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.snapshot import InstanceSeen, Publishing, RewardSeen, Snapshot
+from consumers.scheduler.snapshot import InstanceSeen, Packing, Publishing, RewardSeen, Snapshot
 from consumers.scheduler.waves import next_publish
 from topics.catalog import SAMPLES
 
@@ -44,6 +45,7 @@ class CommandDraft:
     replicas: int | None = None
     rate: float | None = None
     drain: bool | None = None
+    pack: Packing | None = None  # kind pack
 
 
 class Policy(Protocol):
@@ -62,7 +64,12 @@ class Wish(StrEnum):
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """The built-in policy. Publishing comes first: engines wait for it."""
-    found = (_publish(snapshot, settings), _admission(snapshot, settings), _heartbeat(snapshot, settings))
+    found = (
+        _publish(snapshot, settings),
+        _admission(snapshot, settings),
+        _pack(snapshot, settings),
+        _heartbeat(snapshot, settings),
+    )
     return [draft for draft in found if draft is not None]
 
 
@@ -84,6 +91,13 @@ def _publish(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | 
             "served": served,
         },
     )
+
+
+def _pack(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:
+    step = next_pack(snapshot, settings)
+    if step is None:
+        return None
+    return CommandDraft(target="rollout", kind="pack", pack=step.packing, reason=step.reason, assumed=step.assumed)
 
 
 def _heartbeat(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:

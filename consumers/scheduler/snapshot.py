@@ -86,6 +86,15 @@ class Publishing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Packing:
+    """The pack command in force."""
+
+    givers: tuple[str, ...]  # instances that give up what they have
+    takers: tuple[tuple[str, ...], ...]  # per giver, who goes on with it
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
@@ -116,6 +125,7 @@ class Standing:
     publish: Publishing | None = None
     rate: float | None = None  # groups per second; None: no limit
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
+    pack: Packing | None = None
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property

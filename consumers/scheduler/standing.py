@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.snapshot import Publishing, Scaled, Standing
+from consumers.scheduler.snapshot import Packing, Publishing, Scaled, Standing
 from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
+_PUBLISH, _RATE, _SCALE, _PACK = ("rollout", "publish"), ("prompts", "rate"), "scale", ("rollout", "pack")
 
 
 class StandingCommands:
@@ -40,6 +40,9 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=command.rate)
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
+        elif (command.target, command.kind) == _PACK:
+            packing = Packing(givers=command.targets, takers=command.waves, at_s=now_s)
+            self._standing = replace(self._standing, pack=packing)
 
     @property
     def epoch(self) -> int:
@@ -81,8 +84,8 @@ class StandingCommands:
             rate=draft.rate,
             drain=draft.drain,
             issued_unix_ms=unix_ms,
-            targets=() if draft.publish is None else draft.publish.targets,
-            waves=() if draft.publish is None else draft.publish.waves,
+            targets=_targets(draft),
+            waves=_waves(draft),
             wave=0 if draft.publish is None else draft.publish.wave,
             rates=dict(draft.rates),
         )
@@ -95,12 +98,26 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=draft.rate)
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
+        elif (draft.target, draft.kind) == _PACK:
+            self._standing = replace(self._standing, pack=draft.pack)
         elif draft.kind == "heartbeat":
             self._standing = replace(self._standing, heartbeat_s=now_s)
 
     def _scale(self, target: str, replicas: int, *, at_s: float) -> None:
         scale = {**self._standing.scale, target: Scaled(replicas=replicas, at_s=at_s)}
         self._standing = replace(self._standing, scale=scale)
+
+
+def _targets(draft: CommandDraft) -> tuple[str, ...]:
+    if draft.pack is not None:
+        return draft.pack.givers
+    return () if draft.publish is None else draft.publish.targets
+
+
+def _waves(draft: CommandDraft) -> tuple[tuple[str, ...], ...]:
+    if draft.pack is not None:
+        return draft.pack.takers
+    return () if draft.publish is None else draft.publish.waves
 
 
 def _publishing(command: Command, *, now_s: float) -> Publishing | None:
