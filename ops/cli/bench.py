@@ -10,7 +10,7 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("codec", "ingest", "deltas", "soak", "swap", "weights")
+NAMES = ("codec", "ingest", "deltas", "soak", "stragglers", "swap", "weights")
 
 
 @click.command()
