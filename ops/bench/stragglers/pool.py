@@ -108,7 +108,7 @@ class Pool:
         )
         self._samples: dict[tuple[int, str], list[Sample]] = defaultdict(list)
         self._commands = StandingCommands(run=_RUN)
-        self._num_admitted, self._num_slots, self._seq = 0, 0, 0
+        self._num_admitted, self._num_workers, self._seq = 0, 0, 0
         self._begin()
         for _ in range(num_engines):
             self.add()
@@ -116,7 +116,9 @@ class Pool:
     def add(self) -> Worker:
         """One producer more."""
         clock = ManualClock(now_s=self.now_s)
-        context = make_context(self._log, run=self._run, stage="rollout", clock=clock)
+        context = make_context(
+            self._log, run=self._run, stage="rollout", clock=clock, instance=f"rollout-{self._num_workers}"
+        )
         engine = ScriptedEngine(
             max_concurrent_sequences=self.workload.sequences_per_engine,
             context_tokens=_CONTEXT_TOKENS,
@@ -130,12 +132,12 @@ class Pool:
             rollout=settings,
             model=ModelSettings(path=Path("none")),
             weights=WeightsSettings(),
-            slot=self._num_slots,
+            slot=self._num_workers,
             backend=Backend(engine=engine, decode=decode_arrays),
         )
         stage = RolloutStage(context, setup)
         stage.start(deadline=Deadline.after(_LOAD_LIMIT_S))
-        self._num_slots += 1
+        self._num_workers += 1
         worker = Worker(engine=engine, stage=stage, context=context, clock=clock)
         self.workers.append(worker)
         return worker
@@ -189,7 +191,10 @@ class Pool:
 
     def pack(self) -> Packing | None:
         """Have the scheduler look, and write what it commands."""
-        settings = SchedulerSettings(pack_below=self.workload.pack_below)
+        below = self.workload.pack_below
+        if sum(worker.engine.num_running for worker in self.workers) >= below * self.num_slots:
+            return None  # as it would say itself, at more cost
+        settings = SchedulerSettings(pack_below=below)
         step = next_pack(self._snapshot(), settings)
         if step is None:
             return None
@@ -197,6 +202,11 @@ class Pool:
         self._writer.write(COMMANDS, self._commands.issue(draft, unix_ms=0))
         self._commands.issued(draft, now_s=self.now_s)
         return step.packing
+
+    @property
+    def num_slots(self) -> int:
+        """Sequences that all engines hold."""
+        return len(self.workers) * self.workload.sequences_per_engine
 
     def empty(self) -> list[Worker]:
         """Producers with nothing to generate."""
