@@ -2,8 +2,9 @@
 
 Role: the machinery of the benchmark: admits prompts, ticks all engines, tells what is complete, publishes versions, and
 has the scheduler's own decision about packing taken on what the producers' heartbeats would say.
-Invariants: nothing depends on how fast the machine is: a tick is so many tokens for every engine, and clocks are set by
-hand; prefills, also those of what was handed over, cost nothing here, which the report says.
+Invariants: no figure depends on how fast the machine is: a tick is so many tokens for every engine, and clocks are set
+by hand; runs differ a little by the order in which prompts of several partitions are taken. Prefills, also those of
+what was handed over, cost nothing here, which the report says.
 Failure: `RuntimeError` when engines do not come to a version.
 """
 
