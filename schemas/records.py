@@ -118,10 +118,7 @@ class PartialMember:
 
 @dataclass(frozen=True, kw_only=True)
 class Partial:
-    """A group that an engine gave up before it was through, for another one to go on with: all members or none.
-
-    A hint: where it is lost, the group is made afresh from its prompt.
-    """
+    """A group that an engine gave up, for another one to go on with. A hint: if lost, the group is made afresh."""
 
     run: str
     group: int
@@ -261,8 +258,9 @@ class Command:
     drain: bool | None = None
     issued_unix_ms: int
     targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer. pack: who gives up
-    # publish: instances in the order in which they may load; empty: at once. pack: per target, who takes over from it
-    waves: tuple[tuple[str, ...], ...] = ()
+    waves: tuple[
+        tuple[str, ...], ...
+    ] = ()  # publish: order in which they may load; empty: at once. pack: takers of each
     wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
     rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
 

@@ -6,8 +6,8 @@ Data in: a snapshot; data out: givers, each with its takers, or nothing. One pla
 engines hand over to each other.
 Invariants: the fewest engines are kept whose slots hold all that runs, those first that run the most, so that the least
 is moved; never all; those kept have the free slots for what they get. Only while every engine has said what it runs, no
-prompt waits that no engine has taken, and the share of slots in use is below `pack_below`; not again within
-`pack_cool_down_s`. Unknown holds.
+prompt waits that no engine has taken, and the share of slots in use is below `pack_below`; not while engines come or
+leave, nor again within `pack_cool_down_s`. Unknown holds.
 Failure: none.
 """
 
@@ -47,7 +47,7 @@ def next_pack(snapshot: Snapshot, settings: SchedulerSettings) -> PackStep | Non
     if last is not None and snapshot.now_s < last.at_s + settings.pack_cool_down_s:
         return None
     loads = loads_of(snapshot, silence_s=settings.silence_s)
-    if loads is None:
+    if loads is None or _changes(snapshot, silence_s=settings.silence_s):
         return None
     running, slots = sum(load.running for load in loads), sum(load.slots for load in loads)
     if not 0 < running < below * slots:
@@ -83,6 +83,14 @@ def loads_of(snapshot: Snapshot, *, silence_s: float) -> list[Load] | None:
             return None
         loads.append(Load(instance=one.instance, running=int(running), slots=int(running + free)))
     return loads
+
+
+def _changes(snapshot: Snapshot, *, silence_s: float) -> bool:
+    """Whether another number of engines was commanded than there are; one that retires should take nothing over."""
+    rollouts = [target for target in snapshot.fleet if target.target == "rollout"]
+    return any(
+        snapshot.replicas_heard(each, silence_s=silence_s) != snapshot.replicas_wanted(each) for each in rollouts
+    )
 
 
 def pack(loads: Sequence[Load]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:

@@ -126,11 +126,17 @@ class HandOver:
         self._context.metrics.count("groups_handed_over", len(parted), reason=reason)
         self._context.events.notice("handed_over", details={"reason": reason}, num_groups=len(parted))
 
-    def leave(self) -> None:
+    def leave(self, *, deadline: Deadline) -> None:
         """Tell the next holders of the prompts given back which ones behind these are written already."""
-        for (partition, offset), marker in self._done.items():
-            if offset > self._given_back.get(partition, offset):
-                self._parts.writer.write(PARTIALS, replace(marker, given_unix_ms=self._context.clock.unix_ms()))
+        behind = [
+            marker
+            for (partition, offset), marker in self._done.items()
+            if offset > self._given_back.get(partition, offset)
+        ]
+        for marker in behind:
+            self._parts.writer.write(PARTIALS, marker)
+        if behind:
+            self._parts.writer.flush(deadline=deadline)  # before the prompts go to others
 
     def _hear(self, partial: Partial) -> None:
         """What another process says of a group."""

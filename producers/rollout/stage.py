@@ -192,8 +192,7 @@ class RolloutStage:
             leaving.callback(parts.writer.close, deadline=deadline)
             leaving.callback(parts.queue.close)
             parts.output.settle(now=True, deadline=deadline)
-            parts.handover.leave()
-            parts.writer.flush(deadline=deadline)  # before the prompts go to others
+            parts.handover.leave(deadline=deadline)
 
     def _started(self) -> _Parts:
         if self._parts is None:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from consumers.scheduler.packing import Load, next_pack, pack
 from consumers.scheduler.policy import CommandDraft, decide
 from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.snapshot import InstanceSeen, Packing, Snapshot, Standing
+from consumers.scheduler.snapshot import InstanceSeen, Packing, Scalable, Snapshot, Standing
 from consumers.scheduler.standing import StandingCommands
 
 SETTINGS = SchedulerSettings(pack_below=0.25, pack_cool_down_s=20.0)
 NOW_S = 1000.0
 LAG = ("rlweave.r.rollout", "prompts")
+ROLLOUTS = Scalable(target="rollout", group=LAG[0], least=1, most=3, initial=1)
 
 
 def engine(name: str, running: int, *, slots: int = 32, prompts: int = 1, silent_s: float = 0.0) -> InstanceSeen:
@@ -72,6 +73,7 @@ def test_the_engines_with_the_least_give_up_to_the_fewest_that_hold_it_all() -> 
         ("lag unknown", replace(run(engine("a", 1), engine("b", 1)), lag={LAG: None}), SETTINGS),
         ("lag not measured", replace(run(engine("a", 1), engine("b", 1)), lag={}), SETTINGS),
         ("a moment ago", run(engine("a", 1), engine("b", 1), packed_s=NOW_S - 19.0), SETTINGS),
+        ("one retires", replace(run(engine("a", 1), engine("b", 1)), fleet=(ROLLOUTS,)), SETTINGS),
         ("just begun to listen", replace(run(engine("a", 1), engine("b", 1)), observed_s=1.0), SETTINGS),
     ],
 )

@@ -1,4 +1,4 @@
-"""The benchmark of stragglers, small: packing frees slots for the learner, and a process that hands over ends at once."""
+"""The benchmark of stragglers, small: packing frees slots, and a process that hands over ends at once."""
 
 from __future__ import annotations
 
