@@ -29,10 +29,10 @@ class Workload:
     switch_s: float = 2.0  # a slot that changes sides, each way
     spare_groups: int = 32  # admitted beyond the first batch, where a step need not wait for its last group
     pack_below: float = 0.25
-    num_steps: int = 40
+    num_steps: int = 33
     num_warm_steps: int = 3  # not counted
     num_retirements: int = 24
-    tick_s: float = 0.5
+    tick_s: float = 1.0
     seed: int = 11
 
     @classmethod
