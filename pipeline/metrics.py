@@ -62,6 +62,8 @@ METRICS = (
     _counter("samples_made", "Samples written, failed ones included.", "result"),
     _counter("groups_skipped", "Prompts not generated because their group has an outcome."),
     _counter("groups_begun", "Groups begun, by versions that the engine lacked then; the last one: or more.", "behind"),
+    _counter("groups_handed_over", "Groups given up for another engine to go on with.", "reason"),
+    _counter("groups_resumed", "Groups that went on from what another engine had made."),
     _gauge("version_step", "Step of the policy version served or reached."),
     _gauge("version_lineage", "Lineage of the policy version served or reached."),
     _gauge("versions_behind", "Published versions newer than the one served."),

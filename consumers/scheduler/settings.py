@@ -97,6 +97,14 @@ class SchedulerSettings(Section):
     reward_lag_s: Seconds = Field(
         default=5.0, description="reactive: lag in time at which a reward gets a replica more."
     )
+    pack_below: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of slots in use below which, with no prompt left to begin, what still runs is packed onto "
+        "the fewest engines; absent: never.",
+    )
+    pack_cool_down_s: Seconds = Field(default=20.0, description="Least time from one packing to the next.")
     publish_bytes_s: PositiveFloat | None = Field(
         default=None, description="Most bytes per second that one engine takes while it fetches a version; absent: all."
     )

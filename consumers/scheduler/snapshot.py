@@ -89,6 +89,15 @@ class Publishing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Packing:
+    """The pack command in force."""
+
+    givers: tuple[str, ...]  # instances that give up what they have
+    takers: tuple[tuple[str, ...], ...]  # per giver, who goes on with it
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
@@ -129,6 +138,7 @@ class Standing:
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
     credit: Credited | None = None  # None: the run file's publish lag counts
     traffic: Mapping[str, float] | None = None  # rates of hosts by class (pipeline.traffic.permit); None: the settings'
+    pack: Packing | None = None
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property

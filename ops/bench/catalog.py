@@ -78,6 +78,13 @@ def _soak(request: BenchRequest) -> BenchResult:
     return bench_soak(size if request.minutes is None else SoakSize(minutes=request.minutes), say=request.say)
 
 
+def _stragglers(request: BenchRequest) -> BenchResult:
+    from ops.bench.stragglers.bench import bench_stragglers  # noqa: PLC0415 - needs the stages
+    from ops.bench.stragglers.workload import Workload  # noqa: PLC0415
+
+    return bench_stragglers(Workload.quick() if request.quick else Workload(), say=request.say)
+
+
 def _swap(request: BenchRequest) -> BenchResult:
     from ops.bench.swap import ENGINES, SwapSize, bench_swap  # noqa: PLC0415 - needs torch, which the others do without
 
@@ -107,6 +114,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "elastic": _elastic,
     "schedule": _schedule,
     "soak": _soak,
+    "stragglers": _stragglers,
     "swap": _swap,
     "traffic": _traffic,
     "weights": _weights,

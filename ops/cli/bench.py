@@ -10,7 +10,19 @@ import click
 
 from ops.cli.run import state_dir_option
 
-NAMES = ("admission", "codec", "deltas", "elastic", "ingest", "schedule", "soak", "swap", "traffic", "weights")
+NAMES = (
+    "admission",
+    "codec",
+    "deltas",
+    "elastic",
+    "ingest",
+    "schedule",
+    "soak",
+    "stragglers",
+    "swap",
+    "traffic",
+    "weights",
+)
 
 
 @click.command()
@@ -35,21 +47,21 @@ def bench(
 ) -> int:
     """Run one benchmark and print its table.
 
-    codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a
-    sample before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local
-    services, else services of its own for the while. deltas: length of weight deltas, and encoding and applying
-    them beside a memory copy and plain torch. elastic: how soon the number of processes follows a load that doubles
-    and halves, a rollout that is killed, and a slot that is lent to the learner and comes back; about four minutes.
-    soak: the demo's work without an end, and what grows: memory, open
-    files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
-    for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
-<<<<<<< HEAD
-    stands still for new weights with 64 requests in flight, against the bare load. admission: tokens per second and
-    preemptions of a real vLLM whose cache is small, with a fixed number of sequences and by its pressure.
-=======
-    stands still for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts
-    alone, beside a checkpoint upload, and beside one that stands back (needs root); about three minutes.
->>>>>>> traffic
+        codec: a sample to bytes and back, against Avro arrays, orjson and json. ingest: what the learner does with a
+        sample before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the local
+        services, else services of its own for the while. deltas: length of weight deltas, and encoding and applying
+        them beside a memory copy and plain torch. elastic: how soon the number of processes follows a load that doubles
+        and halves, a rollout that is killed, and a slot that is lent to the learner and comes back; about four minutes.
+        soak: the demo's work without an end, and what grows: memory, open
+        files, lag. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
+        for all, a tree and a chain, and with hosts killed half-way; about seven minutes. swap: how long generation
+    <<<<<<< HEAD
+        stands still for new weights with 64 requests in flight, against the bare load. admission: tokens per second and
+        preemptions of a real vLLM whose cache is small, with a fixed number of sequences and by its pressure.
+    =======
+        stands still for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts
+        alone, beside a checkpoint upload, and beside one that stands back (needs root); about three minutes.
+    >>>>>>> traffic
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing
