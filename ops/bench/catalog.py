@@ -109,9 +109,9 @@ def _weights(request: BenchRequest) -> BenchResult:
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "admission": _admission,
     "codec": _codec,
-    "ingest": _ingest,
     "deltas": _deltas,
     "elastic": _elastic,
+    "ingest": _ingest,
     "schedule": _schedule,
     "soak": _soak,
     "stragglers": _stragglers,
