@@ -16,7 +16,7 @@
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
-| peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
+| peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
 
 The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts, rewards and learner ranks
 as these ask for. Every stage, and it, writes events, and dead letters for what it cannot decode. Stages share nothing
@@ -275,13 +275,20 @@ def _scheduler(parts: _Parts) -> Stage:
         for target, (least, most) in scale_limits(run_file, stages=("rollout", "learner", "reward")).items()
         if least < most
     )
-    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet)
+    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
 def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
-    return PeerStage(parts.context, parts.run_file.weights, redis=parts.redis)
+    run_file = parts.run_file
+    return PeerStage(
+        parts.context,
+        run_file.weights,
+        redis=parts.redis,
+        traffic=run_file.traffic,
+        uploads=run_file.learner.checkpoint,
+    )
 
 
 _BUILDERS = {

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
+from pipeline.uploads.settings import UploadSettings
 
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -49,7 +50,7 @@ class CloningSettings(Section):
     )
 
 
-class CheckpointSettings(Section):
+class CheckpointSettings(UploadSettings):
     """`[learner.checkpoint]`."""
 
     every_steps: PositiveInt = Field(default=10, description="Steps between checkpoints; the last step has one always.")

@@ -48,6 +48,21 @@ class SchedulerSettings(Section):
         default=30.0,
         description="Longest wait for an engine that was given leave to load, its fetch included; then the next do.",
     )
+    publish_within_versions: int = Field(
+        default=0,
+        ge=0,
+        description="A version is skipped while no engine lacks more than this many, and max_staleness allows it; 0: "
+        "only where publishing is not cheap.",
+    )
+    publish_cheap_share: float = Field(
+        default=0.5,
+        ge=0,
+        description="Share of a step up to which a publish is cheap: every version goes out. Above it, one is skipped "
+        "while engines still fetch the one before, or a newer one is due in a moment.",
+    )
+    credit_hold_s: Seconds = Field(
+        default=60.0, description="Least time from a change of the publish lag that credit reckons with to a lower one."
+    )
     scale_up_cool_down_s: Seconds = Field(
         default=20.0, description="Least time from a change of replicas to more of them."
     )
@@ -82,6 +97,14 @@ class SchedulerSettings(Section):
     reward_lag_s: Seconds = Field(
         default=5.0, description="reactive: lag in time at which a reward gets a replica more."
     )
+    pack_below: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of slots in use below which, with no prompt left to begin, what still runs is packed onto "
+        "the fewest engines; absent: never.",
+    )
+    pack_cool_down_s: Seconds = Field(default=20.0, description="Least time from one packing to the next.")
     publish_bytes_s: PositiveFloat | None = Field(
         default=None, description="Most bytes per second that one engine takes while it fetches a version; absent: all."
     )

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumers.scheduler.publish_lag import LagSeen
 from consumers.scheduler.stage_clock import FlowKey, PhaseKey, PhaseTime
 from schemas.records import Version
 from topics.catalog import PROMPTS
@@ -88,6 +89,15 @@ class Publishing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Packing:
+    """The pack command in force."""
+
+    givers: tuple[str, ...]  # instances that give up what they have
+    takers: tuple[tuple[str, ...], ...]  # per giver, who goes on with it
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
@@ -112,12 +122,23 @@ class Scaled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Credited:
+    """The credit command in force."""
+
+    lag: int  # versions
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """The commands in force, as they stand on the compacted topic."""
 
     publish: Publishing | None = None
     rate: float | None = None  # groups per second; None: no limit
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
+    credit: Credited | None = None  # None: the run file's publish lag counts
+    traffic: Mapping[str, float] | None = None  # rates of hosts by class (pipeline.traffic.permit); None: the settings'
+    pack: Packing | None = None
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
     @property
@@ -136,6 +157,9 @@ class Snapshot:
     stopped: frozenset[str] = frozenset()  # instances that said good-bye
     staged: tuple[Version, ...] = ()  # versions of the surviving history with a manifest, ascending
     horizon: Version | None = None  # the newest version that can exist; None: not known
+    newest_since_s: float | None = None  # when the newest of them was first seen
+    publish_s: float | None = None  # what an engine will take to fetch and load it; None: not known
+    publish_lag: LagSeen = field(default_factory=LagSeen)  # how far behind generation begins
     lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
     times: Mapping[PhaseKey, PhaseTime] = field(default_factory=dict)  # how long phases take; absent: none ended yet
     rates: Mapping[FlowKey, float] = field(default_factory=dict)  # per second; absent: not known
@@ -147,6 +171,7 @@ class Snapshot:
     groups_per_step: int = 1
     group_size: int = 1
     max_steps: int | None = None
+    max_staleness: int | None = None  # versions; None: not known
     standing: Standing = Standing()
 
     @property

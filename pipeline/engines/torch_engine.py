@@ -9,6 +9,7 @@ Failure: `EngineError`; a failure inside the model or the copy quarantines the e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -20,6 +21,7 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    kind_of_logprobs,
 )
 from pipeline.engines.checks import check_ready, check_requests
 from pipeline.engines.cohort import Cohort
@@ -28,10 +30,11 @@ from pipeline.engines.forward import CausalForward
 from pipeline.engines.limits import context_tokens, embedding_rows, split_prefill
 from pipeline.engines.live_weights import LiveWeights
 from pipeline.engines.model_dir import load_model, load_tokenizer
+from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.settings import TorchEngineSettings
 from schemas.errors import EngineError
-from schemas.records import PromptGroup, Version
+from schemas.records import PromptGroup, SamplingParams, Version
 
 LESS_MEMORY = "if memory ran out, lower max_concurrent_sequences or max_prefill_tokens; then load a whole version again"
 RELOAD = "load a whole version again"
@@ -80,6 +83,7 @@ class TorchEngine:
         self._cohorts: list[Cohort] = []
         self._aborted: list[Generation] = []
         self._held: set[str] = set()
+        self._num_tokens = 0  # made so far
 
     @property
     def state(self) -> EngineState:
@@ -100,6 +104,26 @@ class TorchEngine:
     def num_free_slots(self) -> int:
         """How many more requests `submit` takes now."""
         return self._settings.max_concurrent_sequences - len(self._held)
+
+    @property
+    def pressure(self) -> EnginePressure | None:
+        """Its cache grows with the sequences, so there is no share of it to tell; it preempts none."""
+        return EnginePressure(
+            measured_s=time.monotonic(),
+            queued=len(self._waiting),
+            running=sum(cohort.num_live for cohort in self._cohorts),
+            preemptions=0,
+            tokens=self._num_tokens,
+        )
+
+    @property
+    def hands_over(self) -> bool:
+        """See `base.Continuing`."""
+        return True
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """See `base.Continuing`. Draws go on too, so the result is that of one engine with the same weights."""
+        return logprobs_kind == kind_of_logprobs(sampling)
 
     @property
     def context_tokens(self) -> int:
@@ -136,6 +160,7 @@ class TorchEngine:
             with torch.inference_mode():
                 self._cohorts.extend(self._new_cohorts())
                 for cohort in self._cohorts:
+                    self._num_tokens += cohort.num_live
                     done.extend(cohort.advance(version))
         except RuntimeError as error:  # torch raises it for device, memory and kernel failures alike
             raise self._fail(f"the model failed in a step: {error}", hint=LESS_MEMORY) from error
