@@ -17,6 +17,7 @@ from schemas.records import StageEvent
 
 _WORK = ("forward_backward", "staging_weights", "publishing")
 _MADE = "records_written{topic=samples}"
+_SLOTS = {"running_sequences", "free_slots"}
 
 
 def needed_rollouts(events: Sequence[StageEvent]) -> float | None:
@@ -40,8 +41,8 @@ def _groups_s(events: Sequence[StageEvent]) -> float:
     before: dict[str, StageEvent] = {}
     made = used_s = 0.0
     for event in events:
-        if event.stage != "rollout" or event.kind != "heartbeat" or "free_slots" not in event.gauges:
-            continue
+        if event.stage != "rollout" or event.kind != "heartbeat" or not _SLOTS <= event.gauges.keys():
+            continue  # one that has only just begun has not said it yet
         last = before.get(event.instance)
         before[event.instance] = event
         if last is not None:

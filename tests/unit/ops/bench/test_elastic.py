@@ -43,6 +43,7 @@ def test_what_was_needed_is_the_learners_pace_over_that_of_a_producer_whose_slot
 
     spans = {"forward_backward": 1.8, "staging_weights": 0.1, "publishing": 0.1, "waiting_for_data": 9.0}
     heard = [event("learner", "phase_ended", name, gauges={"spent_s": span_s}) for name, span_s in spans.items()]
+    heard.append(event("rollout", "heartbeat", "heartbeat", gauges={"free_slots": 32.0}))
     for second in range(4):
         gauges = {"running_sequences": 16.0, "free_slots": 16.0, "records_written{topic=samples}": 16.0 * second}
         heard.append(event("rollout", "heartbeat", "heartbeat", gauges=gauges, monotonic_s=float(second)))
