@@ -41,7 +41,7 @@ def _groups_s(events: Sequence[StageEvent]) -> float:
     before: dict[str, StageEvent] = {}
     made = used_s = 0.0
     for event in events:
-        if event.stage != "rollout" or event.kind != "heartbeat" or not _SLOTS <= event.gauges.keys():
+        if event.stage != "rollout" or event.kind != "heartbeat" or not event.gauges.keys() >= _SLOTS:
             continue  # one that has only just begun has not said it yet
         last = before.get(event.instance)
         before[event.instance] = event
