@@ -103,6 +103,10 @@ class RunSettings(Section):
     )
     heartbeat_s: Seconds = Field(default=1.0, description="Time between the heartbeats of a stage.")
     stop_grace_s: Seconds = Field(default=30.0, description="Time a stage has for an orderly stop.")
+    slots: PositiveInt | None = Field(
+        default=None,
+        description="Devices, or processes, that rollouts and learner ranks share; absent: they share none.",
+    )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="Prometheus port of each process; 0 picks a free one; absent: off."
     )

@@ -2,7 +2,7 @@
 
 Role: the read side that the prompt producer and the rollout producers share.
 Data in: `ledger`, `weights` and `commands` from their beginnings; data out: closed groups and lineages, published
-manifests, desired states.
+manifests, desired states; records of further topics go to who asked for them.
 Invariants: `start` returns when everything that was there has been read, so no decision is taken on half a past;
 the reader has no consumer group and commits nothing. A manifest counts once the ledger shows its step as trained in the
 surviving history; one that no step stands behind is never followed, and named once.
@@ -11,14 +11,14 @@ Failure: `DeadlineExceeded` when catching up takes too long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pipeline.history import LedgerView
 from pipeline.stage import StageContext
 from pipeline.unbacked import UnbackedVersions
 from producers.commands import CommandBoard
 from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, Version
-from topics.catalog import COMMANDS, LEDGER, WEIGHTS
+from topics.catalog import COMMANDS, LEDGER, WEIGHTS, Topic
 from topics.clock import Deadline
 from topics.log import Envelope, Reader, ReaderSettings
 
@@ -36,6 +36,8 @@ class Control:
 
     def __init__(self, context: StageContext, *, target: str) -> None:
         self._context = context
+        self._further: dict[str, Callable[[Envelope], None]] = {}
+        self._topics: tuple[Topic, ...] = (LEDGER, WEIGHTS, COMMANDS)
         self._reader: Reader | None = None
         self._manifests: dict[Version, Manifest] = {}
         self.ledger = LedgerView(context.log.data_partitions)
@@ -56,6 +58,11 @@ class Control:
         """Whether the learner of this lineage has published something."""
         return any(version.lineage == lineage and self.ledger.is_made(version) for version in self._manifests)
 
+    def follow(self, topic: Topic, take: Callable[[Envelope], None]) -> None:
+        """Read another topic too and give its records to `take`. Before the start."""
+        self._topics = (*self._topics, topic)
+        self._further[topic.name] = take
+
     def start(self, *, deadline: Deadline) -> None:
         """Read all that is there.
 
@@ -63,12 +70,26 @@ class Control:
             DeadlineExceeded: it took too long.
             LogError: the broker did not tell where the ends are.
         """
-        settings = ReaderSettings(topics=(LEDGER, WEIGHTS, COMMANDS), instance=self._context.instance)
+        settings = ReaderSettings(topics=self._topics, instance=self._context.instance)
         self._reader = self._context.log.reader(settings, hooks=self._context.hooks())
-        ends = self._reader.end_positions()
-        while any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
-            deadline.check("the ledger, weights and commands to be read from their beginnings")
-            self._take(self._reader, wait_s=_CATCH_UP_POLL_S)
+        self.catch_up(deadline=deadline)
+
+    def catch_up(self, *, deadline: Deadline) -> list[Outcome]:
+        """Read all that is there by now. Gives the outcomes among it.
+
+        Raises:
+            DeadlineExceeded: it took too long.
+            LogError: the broker did not tell where the ends are.
+        """
+        reader = self._reader
+        if reader is None:
+            return []
+        outcomes: list[Outcome] = []
+        ends = reader.end_positions()
+        while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
+            deadline.check("the ledger, weights and commands to be read to their ends")
+            outcomes += self._take(reader, wait_s=_CATCH_UP_POLL_S)
+        return outcomes
 
     def poll(self, *, wait_s: float) -> list[Outcome]:
         """Take in what is new, waiting at most `wait_s` for it. Gives the outcomes among it."""
@@ -97,7 +118,9 @@ class Control:
 
     def _add(self, envelope: Envelope) -> None:
         record = envelope.record
-        if isinstance(record, Outcome | LineageStarted | LedgerSealed):
+        if envelope.topic in self._further:
+            self._further[envelope.topic](envelope)
+        elif isinstance(record, Outcome | LineageStarted | LedgerSealed):
             self.ledger.add(envelope.partition, record)
         elif isinstance(record, Manifest):
             self._manifests[record.version] = record

@@ -104,6 +104,39 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartialMember:
+    """What one member of a group had when an engine gave the group up."""
+
+    member: int
+    tokens: bytes = b""  # packed int32: completion tokens made so far, over all engines
+    logprobs: bytes = b""  # packed float32, one per token, of the engine that made it
+    version_runs: tuple[VersionRun, ...] = ()  # lengths add up to the number of tokens
+    finish_reason: str = ""  # empty: it goes on
+    text: str = ""  # of one that has ended
+    spent_ms: int = 0  # time in engines so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """A group that an engine gave up, for another one to go on with. A hint: if lost, the group is made afresh."""
+
+    run: str
+    group: int
+    attempt: str  # the attempt that was given up; who goes on mints another one
+    producer: str  # instance that wrote this
+    written: bool = False  # True: nothing is to be done, all samples of the attempt are on `samples`
+    holder: str = ""  # instance that answers for the prompt still; empty: whoever is given it by the work queue
+    taker: str = ""  # instance that is to go on; empty: who is given the prompt
+    born: Version | None = None  # the oldest version of all tokens; None: there are none
+    prompt: PromptGroup | None = None  # None: `written`
+    prompt_tokens: bytes = b""  # packed int32, as the engine saw them
+    logprobs_kind: str = "processed"  # of all members, as in Sample
+    members: tuple[PartialMember, ...] = ()  # by number, all of the group
+    reason: str  # "retired", "packed", "returned", "written"; for people
+    given_unix_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reward:
     """What one reward plug-in says of one sample: a value, or the reason why there is none; exactly one of the two."""
 
@@ -213,8 +246,8 @@ class Command:
     """A desired state: applying it twice changes nothing. Judged by epoch and assumed state, not by time of day."""
 
     run: str
-    target: str  # "rollout", "prompts", "learner", "supervisor" or "all"
-    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "credit"
+    target: str  # "rollout", "prompts", "learner", "supervisor", "host" or "all"
+    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "traffic", "credit", "pack"
     epoch: int  # of the scheduler; a lower one than seen is ignored
     seq: int  # dense per epoch
     reason: str
@@ -224,10 +257,12 @@ class Command:
     rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit; credit: lag in versions
     drain: bool | None = None
     issued_unix_ms: int
-    targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer
-    waves: tuple[tuple[str, ...], ...] = ()  # publish: instances in the order in which they may load; empty: at once
+    targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer. pack: who gives up
+    waves: tuple[
+        tuple[str, ...], ...
+    ] = ()  # publish: order in which they may load; empty: at once. pack: takers of each
     wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
-    rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
+    rates: Mapping[str, float] = field(default_factory=dict)  # publish, traffic: bytes/s by traffic class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +323,7 @@ class DeadLetter:
 Record: TypeAlias = (
     PromptGroup
     | Sample
+    | Partial
     | Reward
     | Outcome
     | LineageStarted

@@ -15,6 +15,7 @@ from schemas.records import (
     LineageStarted,
     Manifest,
     Outcome,
+    Partial,
     PromptGroup,
     Record,
     Reward,
@@ -36,7 +37,7 @@ def key_of(record: Record) -> bytes:
     Ledger records that speak of no group have a word as key, which no group number equals. A dead letter keeps the key
     it came with; empty when it had none.
     """
-    if isinstance(record, Sample | Reward | PromptGroup | Outcome):  # the hot ones
+    if isinstance(record, Sample | Reward | PromptGroup | Outcome | Partial):  # the hot ones
         return b"%d" % record.group
     if isinstance(record, DeadLetter):
         return b"" if record.key is None else record.key
@@ -61,15 +62,15 @@ def id_of(record: Record) -> str | None:
     """Sample id `run/group/member`; `run/group` for records about a group; None for others."""
     if isinstance(record, Sample | Reward):
         return sample_id(record.run, group=record.group, member=record.member)
-    if isinstance(record, PromptGroup | Outcome):
+    if isinstance(record, PromptGroup | Outcome | Partial):
         return f"{record.run}/{record.group}"
     return None
 
 
 def version_of(record: Record) -> Version | None:
-    """Birth version of a sample that has tokens, version of a manifest; None for others."""
+    """Birth version of a sample, or of a group given up, that has tokens; version of a manifest; None for others."""
     if isinstance(record, Sample) and record.version_runs:
         return birth_version(record.version_runs)
     if isinstance(record, Manifest):
         return record.version
-    return None
+    return record.born if isinstance(record, Partial) else None

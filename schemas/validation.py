@@ -19,6 +19,7 @@ from schemas.records import (
     LedgerSealed,
     LineageStarted,
     Outcome,
+    Partial,
     PromptGroup,
     Record,
     Reward,
@@ -43,7 +44,7 @@ TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
 _I32 = np.dtype("<i4")
 _F32 = np.dtype("<f4")
-_GROUPED = (Sample, Reward, PromptGroup, Outcome)  # a union would be built anew for every record
+_GROUPED = (Sample, Reward, PromptGroup, Outcome, Partial)  # a union would be built anew for every record
 _OF_LEDGER = (Outcome, LineageStarted, LedgerSealed)
 _HIGHEST, _LOWEST = np.maximum.reduce, np.minimum.reduce  # what array.max() and min() call, without their wrappers
 

@@ -18,6 +18,7 @@ from topics.catalog import (
     DEAD_LETTERS,
     EVENTS,
     LEDGER,
+    PARTIALS,
     PROMPTS,
     REWARDS,
     SAMPLES,
@@ -60,7 +61,9 @@ class _Needs:
 
 _NEEDS = {
     "prompts": _Needs(reads=(PROMPTS, LEDGER, WEIGHTS, COMMANDS), writes=(PROMPTS,), fences=True),
-    "rollout": _Needs(reads=(PROMPTS, LEDGER, WEIGHTS, COMMANDS), writes=(SAMPLES,), group="rollout"),
+    "rollout": _Needs(
+        reads=(PROMPTS, LEDGER, WEIGHTS, COMMANDS, PARTIALS), writes=(SAMPLES, PARTIALS), group="rollout"
+    ),
     "reward": _Needs(reads=(SAMPLES,), writes=(REWARDS, SHADOW_REWARDS), group="reward."),
     "learner": _Needs(
         reads=(PROMPTS, SAMPLES, REWARDS, LEDGER, EVENTS, WEIGHTS),
@@ -69,7 +72,7 @@ _NEEDS = {
         fences=True,
     ),
     "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS, LEDGER), writes=(COMMANDS,), fences=True),
-    "peer": _Needs(),
+    "peer": _Needs(reads=(COMMANDS,)),
 }
 
 

@@ -116,6 +116,13 @@ class WorkQueue:
         self._in_flight.pop(id(envelope), None)
         self._tracker.finish(envelope)
 
+    def give_back(self, envelope: Envelope) -> None:
+        """The record is not worked on here any more and has no outcome: who holds its partition next gets it.
+
+        Nothing is committed past it, so a process that gives records back is one that leaves.
+        """
+        self._in_flight.pop(id(envelope), None)
+
     def is_owned(self, envelope: Envelope) -> bool:
         """Whether the record is unfinished and its partition still ours; if not, somebody else gets it too."""
         return self._tracker.owns(envelope)

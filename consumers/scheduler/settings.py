@@ -73,6 +73,12 @@ class SchedulerSettings(Section):
     scale_slack: float = Field(
         default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
     )
+    steady_share: float = Field(
+        default=0.1,
+        gt=0,
+        description="stage_aware, in a pool: nothing moves while the rate of samples differs by more than this share "
+        "from that of the last half of the window.",
+    )
     start_cost_share: float = Field(
         default=0.2, gt=0, description="stage_aware: largest share of the time left that a process may take to start."
     )
@@ -91,6 +97,14 @@ class SchedulerSettings(Section):
     reward_lag_s: Seconds = Field(
         default=5.0, description="reactive: lag in time at which a reward gets a replica more."
     )
+    pack_below: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of slots in use below which, with no prompt left to begin, what still runs is packed onto "
+        "the fewest engines; absent: never.",
+    )
+    pack_cool_down_s: Seconds = Field(default=20.0, description="Least time from one packing to the next.")
     publish_bytes_s: PositiveFloat | None = Field(
         default=None, description="Most bytes per second that one engine takes while it fetches a version; absent: all."
     )

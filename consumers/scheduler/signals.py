@@ -47,7 +47,9 @@ class Signals:
         self._publish_cost = PublishCost()
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
-        """Take in one event, read at `now_s`."""
+        """Take in one event, read at `now_s`; what an instance says after its good-bye does not bring it back."""
+        if event.instance in self._stopped_s:
+            return
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return
@@ -68,6 +70,7 @@ class Signals:
                 phase="",
                 phase_since_s=now_s,
                 heard_s=now_s,
+                began_s=now_s,
                 seq=event.seq,
             )
         seen = replace(
@@ -124,6 +127,7 @@ class Signals:
             lag=dict(lag),
             times=times,
             rates=self._rates.per_s(now_s),
+            late_rates=self._rates.per_s(now_s, part=0.5),
             shares=self._shares.of_phases(instances, now_s=now_s),
             slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,

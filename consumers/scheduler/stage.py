@@ -35,7 +35,7 @@ from pipeline.stage import TURN_S, StageContext
 from pipeline.unbacked import UnbackedVersions
 from schemas.errors import PluginError
 from schemas.records import Command, LedgerSealed, LineageStarted, Manifest, Outcome, StageEvent, Version
-from topics.catalog import COMMANDS, EVENTS, LEDGER, PROMPTS, SAMPLES, WEIGHTS, Topic
+from topics.catalog import COMMANDS, EVENTS, LEDGER, PROMPTS, SAMPLES, WEIGHTS, Topic, rollout_group
 from topics.clock import Deadline
 from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer, WriterSettings
 
@@ -196,7 +196,8 @@ class SchedulerStage:
 
     def _watch_lag(self) -> None:
         wanted: list[tuple[str, Topic]] = [(group, SAMPLES) for group in self._signals.reward_groups()]
-        wanted += [(target.group, PROMPTS) for target in self._fleet if target.target == "rollout"]
+        if self._settings.pack_below is not None or any(target.target == "rollout" for target in self._fleet):
+            wanted.append((rollout_group(self._context.run.name), PROMPTS))
         self._lag.refresh(wanted)
         for (group, topic), lag in self._lag.latest().items():
             if lag is None:
@@ -213,6 +214,7 @@ class SchedulerStage:
         snapshot = replace(
             self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing),
             fleet=self._fleet,
+            slots=run.slots,
             groups_per_step=run.groups_per_step,
             group_size=run.group_size,
             max_steps=run.max_steps,

@@ -13,13 +13,14 @@ import math
 from dataclasses import replace
 
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.snapshot import Credited, Publishing, Scaled, Standing
+from consumers.scheduler.snapshot import Credited, Packing, Publishing, Scaled, Standing
 from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE, _SCALE = ("rollout", "publish"), ("prompts", "rate"), "scale"
+_PUBLISH, _RATE, _TRAFFIC, _SCALE = ("rollout", "publish"), ("prompts", "rate"), ("host", "traffic"), "scale"
 _CREDIT = ("prompts", "credit")
+_PACK = ("rollout", "pack")
 
 
 class StandingCommands:
@@ -42,8 +43,13 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=command.rate)
         elif (command.target, command.kind) == _CREDIT:
             self._standing = replace(self._standing, credit=_credited(command.rate, at_s=now_s))
+        elif (command.target, command.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(command.rates))
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
+        elif (command.target, command.kind) == _PACK:
+            packing = Packing(givers=command.targets, takers=command.waves, at_s=now_s)
+            self._standing = replace(self._standing, pack=packing)
 
     @property
     def epoch(self) -> int:
@@ -85,8 +91,8 @@ class StandingCommands:
             rate=draft.rate,
             drain=draft.drain,
             issued_unix_ms=unix_ms,
-            targets=draft.targets if draft.publish is None else draft.publish.targets,
-            waves=() if draft.publish is None else draft.publish.waves,
+            targets=_targets(draft),
+            waves=_waves(draft),
             wave=0 if draft.publish is None else draft.publish.wave,
             rates=dict(draft.rates),
         )
@@ -99,8 +105,12 @@ class StandingCommands:
             self._standing = replace(self._standing, rate=draft.rate)
         elif (draft.target, draft.kind) == _CREDIT:
             self._standing = replace(self._standing, credit=_credited(draft.rate, at_s=now_s))
+        elif (draft.target, draft.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(draft.rates))
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
+        elif (draft.target, draft.kind) == _PACK:
+            self._standing = replace(self._standing, pack=draft.pack)
         elif draft.kind == "heartbeat":
             self._standing = replace(self._standing, heartbeat_s=now_s)
 
@@ -112,6 +122,18 @@ class StandingCommands:
 def _credited(lag: float | None, *, at_s: float) -> Credited | None:
     """None: there is no lag in it that can be reckoned with."""
     return Credited(lag=int(lag), at_s=at_s) if lag is not None and math.isfinite(lag) and lag >= 0 else None
+
+
+def _targets(draft: CommandDraft) -> tuple[str, ...]:
+    if draft.pack is not None:
+        return draft.pack.givers
+    return draft.targets if draft.publish is None else draft.publish.targets
+
+
+def _waves(draft: CommandDraft) -> tuple[tuple[str, ...], ...]:
+    if draft.pack is not None:
+        return draft.pack.takers
+    return () if draft.publish is None else draft.publish.waves
 
 
 def _publishing(command: Command, *, now_s: float) -> Publishing | None:

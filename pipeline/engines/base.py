@@ -14,10 +14,10 @@ No torch here: producers and tests import this module where torch is not install
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,12 @@ class GenerationRequest:
     """One sequence to generate."""
 
     request_id: str  # unique among the requests the engine holds
-    prompt_tokens: TokenArray | tuple[int, ...]  # [prompt length], at least one
+    prompt_tokens: TokenArray | tuple[int, ...]  # [prompt length], at least one, and what was made of the completion
     sampling: SamplingParams  # `max_tokens` is capped by the room left in the context
     seed: int  # taken modulo 2**64; same seed, prompt and weights give the same tokens in any batch
+    # The last so many of `prompt_tokens` are completion tokens, made before. `max_tokens`, stop strings and the text of
+    # the generation are of the whole completion; its tokens, log-probabilities and runs are of what is added to it.
+    num_made: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,6 +165,41 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free the model and forget held requests. A second call does nothing."""
         ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """An engine whose sequences another one may go on with, and the reverse. One that does not say so does neither."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether an aborted request comes back with all tokens made so far."""
+        ...
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """Whether `submit` takes requests with `num_made` above 0 and gives log-probabilities of this kind for them."""
+        ...
+
+
+def kind_of_logprobs(sampling: SamplingParams) -> str:
+    """What an engine of ours gives: RAW for greedy, else PROCESSED."""
+    return RAW if sampling.temperature == 0 else PROCESSED
+
+
+def made_tokens(request: GenerationRequest) -> TokenArray:
+    """The completion tokens that a request brings along, [num_made]."""
+    tokens = np.asarray(request.prompt_tokens, dtype=np.int32)
+    return tokens[len(tokens) - request.num_made :]
+
+
+def first_tokens(runs: tuple[VersionRun, ...], *, num: int) -> tuple[VersionRun, ...]:
+    """The runs of the first `num` tokens."""
+    kept: list[VersionRun] = []
+    for run in runs:
+        length = min(run.num_tokens, num - sum(each.num_tokens for each in kept))
+        if length > 0:
+            kept.append(replace(run, num_tokens=length))
+    return tuple(kept)
 
 
 def version_runs(versions: Iterable[Version]) -> tuple[VersionRun, ...]:

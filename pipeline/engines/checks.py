@@ -110,6 +110,11 @@ def check_requests(
                 f"request {request.request_id!r} has {num_prompt_tokens} prompt tokens; allowed are 1 to "
                 f"{context_tokens - 1}; none was taken"
             )
+        if request.num_made and not 0 < request.num_made < min(num_prompt_tokens, request.sampling.max_tokens):
+            raise EngineError(
+                f"request {request.request_id!r} goes on from {request.num_made} tokens; allowed are 0 to "
+                f"{min(num_prompt_tokens, request.sampling.max_tokens) - 1}; none was taken"
+            )
     for sampling in {request.sampling for request in requests}:
         check_sampling(sampling)
     if requests:

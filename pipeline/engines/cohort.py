@@ -21,10 +21,11 @@ from pipeline.engines.base import (
     FINISH_ABORT,
     FINISH_LENGTH,
     FINISH_STOP,
-    PROCESSED,
-    RAW,
     Generation,
     GenerationRequest,
+    TokenArray,
+    kind_of_logprobs,
+    made_tokens,
     version_runs,
 )
 from pipeline.engines.endings import Endings, find_stop
@@ -48,7 +49,8 @@ class Cohort:
         self._context_tokens = context_tokens
         self._device = forward.model.device
         lengths = np.array([len(request.prompt_tokens) for request in requests])
-        wanted = np.array([request.sampling.max_tokens for request in requests])
+        self._made_of_all = np.array([request.num_made for request in requests])
+        wanted = np.array([request.sampling.max_tokens for request in requests]) - self._made_of_all
         self._limit_of_all = np.minimum(wanted, context_tokens - lengths)
         self._seed_of_all = stream_starts(request.seed for request in requests)
         self._stop_of_all = np.array([bool(request.sampling.stop) for request in requests])
@@ -74,7 +76,8 @@ class Cohort:
         self._compact()
         index = len(self._versions)
         logits = self._prefill() if self._last is None else self._decode(self._last, index=index)
-        uniform = torch.from_numpy(uniforms(self._seed_of_all[self._rows], index)).to(self._device)
+        draws = uniforms(self._seed_of_all[self._rows], self._made_of_all[self._rows] + index)
+        uniform = torch.from_numpy(draws).to(self._device)
         tokens, logprobs = draw(logits, self._sampling, uniform=uniform)
         self._last = tokens
         drawn = tokens.cpu().numpy()
@@ -129,7 +132,7 @@ class Cohort:
         stopped = live & self._endings.is_eos(drawn)
         for at in np.flatnonzero(live & ~stopped & self._stop_of_all[self._rows]):
             row = self._rows[at]
-            tokens = self._tokens_of_all[:num_tokens, row]
+            tokens = _whole(self._requests[row], self._tokens_of_all[:num_tokens, row])
             stopped[at] = self._endings.has_stop(tokens, self._requests[row].sampling.stop)
         ended = stopped | (live & (num_tokens >= self._limit_of_all[self._rows]))
         reasons = np.where(stopped[ended], FINISH_STOP, FINISH_LENGTH).tolist()
@@ -145,7 +148,8 @@ class Cohort:
         logprobs = np.ascontiguousarray(self._logprobs_of_all[:num_tokens, rows].T)
         runs = version_runs(self._versions)
         ended = []
-        for at, (row, text) in enumerate(zip(rows.tolist(), self._endings.texts(list(tokens)), strict=True)):
+        texts = self._endings.texts([_whole(self._requests[row], tokens[at]) for at, row in enumerate(rows.tolist())])
+        for at, (row, text) in enumerate(zip(rows.tolist(), texts, strict=True)):
             request = self._requests[row]
             cut = find_stop(text, request.sampling.stop) if request.sampling.stop else None
             ended.append(
@@ -154,7 +158,7 @@ class Cohort:
                     tokens=tokens[at],
                     text=text if cut is None else text[:cut],
                     logprobs=logprobs[at],
-                    logprobs_kind=RAW if request.sampling.temperature == 0 else PROCESSED,
+                    logprobs_kind=kind_of_logprobs(request.sampling),
                     version_runs=runs,
                     finish_reason=reasons[row] if cut is None else FINISH_STOP,
                 )
@@ -175,6 +179,11 @@ class Cohort:
         self._mask = None if self._mask is None else self._mask[keep]
         sampling = [self._requests[row].sampling for row in self._rows]
         self._sampling = SamplingRows.of(sampling, device=self._device)
+
+
+def _whole(request: GenerationRequest, tokens: TokenArray) -> TokenArray:
+    """The completion with what it brought along."""
+    return tokens if request.num_made == 0 else np.concatenate([made_tokens(request), tokens])
 
 
 def pad_left(prompts: Sequence[npt.NDArray[np.int32]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -49,6 +49,20 @@ class Endings:
         return find_stop(self.texts([tokens])[0], stop) is not None
 
 
+def num_until_stop(endings: Endings, *, made: TokenArray, tokens: TokenArray, stop: tuple[str, ...]) -> int:
+    """How many new tokens a completion keeps, that brought `made` along: up to the first of its stop strings.
+
+    For servers that look for a stop string among the new tokens only: one that began in the old ones is found here.
+    """
+    if not len(made) or not stop:
+        return len(tokens)
+    reach = max(len(string.encode()) for string in stop)  # of a stop string, in tokens, beyond the first one
+    for num in range(1, min(reach, len(tokens)) + 1):
+        if endings.has_stop(np.concatenate([made, tokens[:num]]), stop):
+            return num
+    return len(tokens)
+
+
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """All ids that end a sequence: of the generation config, the model config and the tokenizer."""
     text_config = model.config.get_text_config()

@@ -9,7 +9,7 @@ Failure: `EngineError`, as every engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,13 +17,13 @@ import numpy as np
 from pipeline.engines.base import (
     FINISH_ABORT,
     FINISH_LENGTH,
-    PROCESSED,
-    RAW,
     EngineState,
     Generation,
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    kind_of_logprobs,
+    made_tokens,
     version_runs,
 )
 from pipeline.engines.checks import (
@@ -35,7 +35,7 @@ from pipeline.engines.checks import (
     unpack_prompt_tokens,
 )
 from schemas.errors import EngineError
-from schemas.records import PromptGroup, Version
+from schemas.records import PromptGroup, SamplingParams, Version
 
 STEP_TENSOR = "step"
 VOCAB_SIZE = 2**31 - 1
@@ -49,19 +49,29 @@ def scripted_state(step: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.in
 @dataclass(kw_only=True)
 class _Sequence:
     request: GenerationRequest
-    limit: int
+    limit: int  # of new tokens
     tokens: list[int] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
 
 
 class ScriptedEngine:
-    """See `base.Engine`. Prompts are encoded as UTF-8 bytes; every completion runs to its length."""
+    """See `base.Engine`. Prompts are encoded as UTF-8 bytes; every completion runs to its length.
+
+    Args:
+        length: tokens of a request's whole completion, at most `max_tokens`; absent: that.
+    """
 
     def __init__(
-        self, *, max_concurrent_sequences: int = 512, context_tokens: int = 1024, tokens_per_step: int = 1
+        self,
+        *,
+        max_concurrent_sequences: int = 512,
+        context_tokens: int = 1024,
+        tokens_per_step: int = 1,
+        length: Callable[[GenerationRequest], int] = lambda request: request.sampling.max_tokens,
     ) -> None:
         self._max_concurrent_sequences = max_concurrent_sequences
         self._context_tokens = context_tokens
+        self._length = length
         self.tokens_per_step = tokens_per_step  # may be changed at any time
         self._weights = scripted_state(0)
         self._version: Version | None = None
@@ -90,6 +100,15 @@ class ScriptedEngine:
         """How many more requests `submit` takes now."""
         return self._max_concurrent_sequences - self.num_running
 
+    @property
+    def hands_over(self) -> bool:
+        """See `base.Continuing`."""
+        return True
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """See `base.Continuing`."""
+        return logprobs_kind == kind_of_logprobs(sampling)
+
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`. A chat is rendered as one line per turn."""
         check_one_form(group)
@@ -116,7 +135,8 @@ class ScriptedEngine:
             vocab_size=VOCAB_SIZE,
         )
         for request in requests:
-            limit = min(request.sampling.max_tokens, self._context_tokens - len(request.prompt_tokens))
+            length = min(self._length(request), request.sampling.max_tokens) - request.num_made
+            limit = min(length, self._context_tokens - len(request.prompt_tokens))
             self._held[request.request_id] = _Sequence(request=request, limit=limit)
 
     def step(self) -> list[Generation]:
@@ -165,9 +185,9 @@ def _end(sequence: _Sequence, finish_reason: str) -> Generation:
     return Generation(
         request_id=sequence.request.request_id,
         tokens=np.array(sequence.tokens, dtype=np.int32),
-        text=" ".join(str(token) for token in sequence.tokens),
+        text=" ".join(str(token) for token in (*made_tokens(sequence.request).tolist(), *sequence.tokens)),
         logprobs=np.zeros(len(sequence.tokens), dtype=np.float32),
-        logprobs_kind=RAW if sequence.request.sampling.temperature == 0 else PROCESSED,
+        logprobs_kind=kind_of_logprobs(sequence.request.sampling),
         version_runs=version_runs(sequence.versions),
         finish_reason=finish_reason,
     )

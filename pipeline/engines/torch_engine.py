@@ -21,6 +21,7 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    kind_of_logprobs,
 )
 from pipeline.engines.checks import check_ready, check_requests
 from pipeline.engines.cohort import Cohort
@@ -33,7 +34,7 @@ from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.settings import TorchEngineSettings
 from schemas.errors import EngineError
-from schemas.records import PromptGroup, Version
+from schemas.records import PromptGroup, SamplingParams, Version
 
 LESS_MEMORY = "if memory ran out, lower max_concurrent_sequences or max_prefill_tokens; then load a whole version again"
 RELOAD = "load a whole version again"
@@ -114,6 +115,15 @@ class TorchEngine:
             preemptions=0,
             tokens=self._num_tokens,
         )
+
+    @property
+    def hands_over(self) -> bool:
+        """See `base.Continuing`."""
+        return True
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """See `base.Continuing`. Draws go on too, so the result is that of one engine with the same weights."""
+        return logprobs_kind == kind_of_logprobs(sampling)
 
     @property
     def context_tokens(self) -> int:

@@ -15,7 +15,7 @@ from pipeline.stage import StageContext
 from producers.rollout.generator import Generator
 from producers.rollout.pressure import PressureControl
 from producers.rollout.settings import RolloutSettings
-from topics.log import Envelope
+from producers.rollout.tickets import Ticket
 
 _PATIENCE_S = 10.0  # with a full engine, for its first word
 
@@ -24,7 +24,7 @@ class Admission:
     """Call `look` once a turn."""
 
     def __init__(
-        self, engine: Engine, *, generator: Generator[Envelope], context: StageContext, settings: RolloutSettings
+        self, engine: Engine, *, generator: Generator[Ticket], context: StageContext, settings: RolloutSettings
     ) -> None:
         self._engine = engine
         self._generator = generator

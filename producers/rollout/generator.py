@@ -1,10 +1,11 @@
 """Groups in the engine: from a prompt to all of its samples.
 
 Role: keeps the engine busy with whole groups and tells which of them ended.
-Data in: prompts; data out: `Finished` groups with one record per member.
-Invariants: every group that was added comes out once, finished or dropped; all members of a group share one attempt; a
-failure of the engine fails whole groups, since keeping those members that ended early would favour short ones
-(promise 4).
+Data in: prompts, perhaps with what another engine made of them; data out: `Finished` groups with one record per member,
+`Parted` ones that were given up on demand.
+Invariants: every group that was added comes out once, finished, parted or dropped; all members of a group share one
+attempt; a failure of the engine fails whole groups, since keeping those members that ended early would favour short
+ones (promise 4). A partial that the engine cannot go on from is not used: the group is made afresh.
 Failure: `EngineError` when the engine fails several times in a row without finishing anything.
 """
 
@@ -13,42 +14,28 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from pipeline.engines.base import (
     FINISH_ABORT,
     FINISH_FAILED,
+    Continuing,
     Engine,
     Generation,
     GenerationRequest,
     PromptTokens,
 )
 from pipeline.stage import StageContext
-from producers.rollout.samples import Attempt, all_failed, completed
+from producers.rollout.groups import Finished, GroupInFlight, Parted
+from producers.rollout.samples import Attempt, all_failed
+from producers.rollout.stitching import unusable
 from schemas.errors import EngineError, RecordInvalid
+from schemas.packed import pack_i32
 from schemas.reasons import Reason
-from schemas.records import PromptGroup, Sample
+from schemas.records import Partial, PromptGroup
 from schemas.validation import check_prompt
 
 T = TypeVar("T")  # what the caller acknowledges a prompt with
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished(Generic[T]):
-    """A group whose members all ended."""
-
-    ticket: T
-    attempt: Attempt
-    samples: tuple[Sample, ...]
-
-
-@dataclass(kw_only=True)
-class _Group(Generic[T]):
-    ticket: T
-    attempt: Attempt
-    tokens: PromptTokens
-    samples: dict[int, Sample] = field(default_factory=dict)  # by member
 
 
 class Generator(Generic[T]):
@@ -66,7 +53,8 @@ class Generator(Generic[T]):
         self._max_failures = max_failures
         self._num_failures = 0
         self.max_sequences: int | None = None  # kept in the engine at most; None: as many as it takes
-        self._groups: dict[int, _Group[T]] = {}
+        self._groups: dict[int, GroupInFlight[T]] = {}
+        self._parted: list[Parted[T]] = []
         self._waiting: deque[GenerationRequest] = deque()  # members for which there was no slot yet
         self._members: dict[str, tuple[int, int]] = {}  # request id -> (group, member)
 
@@ -86,6 +74,20 @@ class Generator(Generic[T]):
         free = self._engine.num_free_slots
         return free if self.max_sequences is None else max(0, min(free, self.max_sequences - self._engine.num_running))
 
+    @property
+    def num_waiting(self) -> int:
+        """Sequences for which there was no slot yet."""
+        return len(self._waiting)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether groups can be given up with what was made of them."""
+        return isinstance(self._engine, Continuing) and self._engine.hands_over
+
+    def groups(self) -> tuple[int, ...]:
+        """Groups in flight that were not given up."""
+        return tuple(number for number, group in self._groups.items() if not group.leaving)
+
     def holds(self, group: int) -> bool:
         """Whether the group is in flight."""
         return group in self._groups
@@ -96,8 +98,12 @@ class Generator(Generic[T]):
         older, found.ticket = found.ticket, ticket
         return older
 
-    def add(self, prompt: PromptGroup, *, ticket: T) -> Finished[T] | None:
-        """Take a group on. A prompt that cannot be generated from comes back at once, with failures."""
+    def add(self, prompt: PromptGroup, *, ticket: T, partial: Partial | None = None) -> Finished[T] | None:
+        """Take a group on. A prompt that cannot be generated from comes back at once, with failures.
+
+        Args:
+            partial: to go on from, if it can be; told in the metric `groups_resumed`.
+        """
         attempt = Attempt(
             prompt=prompt,
             attempt=uuid.uuid4().hex,
@@ -110,19 +116,34 @@ class Generator(Generic[T]):
         except RecordInvalid as error:
             self._notice("prompt_invalid", group=prompt.group, error=error.message)
             return self._fail(attempt, ticket=ticket, reason=error.reason)
-        self._groups[prompt.group] = _Group(ticket=ticket, attempt=attempt, tokens=tokens)
-        for member in range(prompt.group_size):
-            request_id = f"{attempt.attempt}/{member}"
-            self._members[request_id] = (prompt.group, member)
-            self._waiting.append(
-                GenerationRequest(
-                    request_id=request_id,
-                    prompt_tokens=tokens.tokens,
-                    sampling=prompt.sampling,
-                    seed=prompt.seed + member,
-                )
-            )
-        return None
+        group = GroupInFlight(ticket=ticket, attempt=attempt, tokens=tokens)
+        if partial is not None and self._goes_on(partial, prompt=prompt, tokens=tokens):
+            group.go_on(partial)
+            self._context.metrics.count("groups_resumed")
+        self._groups[prompt.group] = group
+        for member, request in group.requests().items():
+            self._members[request.request_id] = (prompt.group, member)
+            self._waiting.append(request)
+        return self._end(prompt.group) if group.is_through else None
+
+    def give_up(self, groups: Iterable[int]) -> None:
+        """Stop working on these, whatever the state of their members; they come out of `parted`, a few steps later."""
+        unix_ms = self._context.clock.unix_ms()
+        for number in groups:
+            group = self._groups[number]
+            group.leaving = True
+            waiting = [each for each in self._waiting if self._members.get(each.request_id, (-1, -1))[0] == number]
+            for request in waiting:
+                group.left(self._members.pop(request.request_id)[1], None, unix_ms=unix_ms)
+            self._waiting = deque(each for each in self._waiting if each.request_id in self._members)
+            self._engine.abort([each for each, (held, _) in self._members.items() if held == number])
+            if group.is_through:
+                self._end(number)
+
+    def parted(self) -> list[Parted[T]]:
+        """Groups that were given up and have come to rest, each once."""
+        found, self._parted = self._parted, []
+        return found
 
     def drop(self, group: int) -> T:
         """Abort a group in flight; nothing of it comes out. Gives its ticket."""
@@ -165,8 +186,16 @@ class Generator(Generic[T]):
                 self._engine.submit([request])
             except EngineError as error:
                 self._notice("request_refused", group=group, error=error.message)
-                finished.append(self._fail_group(group))
+                failed = self._refused(group)
+                finished += [] if failed is None else [failed]
         return finished
+
+    def _refused(self, number: int) -> Finished[T] | None:
+        """A group that was to go on from what another engine made is made afresh; any other one fails."""
+        group = self._groups[number]
+        if not group.before:
+            return self._fail_group(number)
+        return self.add(group.attempt.prompt, ticket=self.drop(number))
 
     def _take(self, generation: Generation) -> list[Finished[T]]:
         """Book one ended sequence; one of a group that was dropped meanwhile is forgotten."""
@@ -180,20 +209,37 @@ class Generator(Generic[T]):
             return [self._fail_group(number)]
         self._num_failures = 0
         self._count(generation)
-        if generation.finish_reason == FINISH_ABORT:  # by a swap: whole groups, as for any other failure
+        unix_ms = self._context.clock.unix_ms()
+        if generation.finish_reason != FINISH_ABORT:
+            group.ended(member, generation, unix_ms=unix_ms)
+        elif group.leaving:
+            group.left(member, generation, unix_ms=unix_ms)
+        else:  # by a swap: whole groups, as for any other failure
             return [self._fail_group(number, reason=Reason.ABORTED)]
-        group.samples[member] = completed(
-            group.attempt,
-            member=member,
-            tokens=group.tokens,
-            generation=generation,
-            unix_ms=self._context.clock.unix_ms(),
-        )
-        if len(group.samples) < group.attempt.prompt.group_size:
-            return []
-        del self._groups[number]
-        samples = tuple(group.samples[each] for each in sorted(group.samples))
-        return [Finished(ticket=group.ticket, attempt=group.attempt, samples=samples)]
+        finished = self._end(number) if group.is_through else None
+        return [] if finished is None else [finished]
+
+    def _end(self, number: int) -> Finished[T] | None:
+        """A group of which nothing more is to come."""
+        group = self._groups.pop(number)
+        if not group.parts:
+            return group.finished()
+        self._parted.append(group.parted())
+        return None
+
+    def _goes_on(self, partial: Partial, *, prompt: PromptGroup, tokens: PromptTokens) -> bool:
+        """Whether this engine can continue what another one made; if not, the notice says why."""
+        why = unusable(partial, prompt)
+        kind = partial.logprobs_kind
+        if not why and partial.prompt_tokens != pack_i32(tokens.tokens):
+            why = "its prompt has other tokens here"
+        elif not why and not (
+            isinstance(self._engine, Continuing) and self._engine.continues(prompt.sampling, logprobs_kind=kind)
+        ):
+            why = f"this engine cannot go on from tokens with {kind} log-probabilities"
+        if why:
+            self._notice("partial_unused", group=prompt.group, error=why)
+        return not why
 
     def _count(self, generation: Generation) -> None:
         self._context.metrics.count("tokens_generated", len(generation.tokens))

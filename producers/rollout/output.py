@@ -1,7 +1,8 @@
 """Samples out, acknowledgements back: the commit rule of a rollout producer.
 
 Role: the only place that writes samples and acknowledges prompts.
-Data in: finished groups with the delivery of their prompt; data out: `samples` records, committed offsets.
+Data in: finished groups with the delivery of their prompt, or the word of who holds it; data out: `samples` records,
+committed offsets.
 Invariants: a prompt is done only after (1) all samples of its group were written, (2) the broker confirmed them by a
 flush, and (3) only then are offsets committed; the same numbers stand in the body. A killed process has therefore
 lost nothing: what was not committed is delivered again.
@@ -12,17 +13,19 @@ becomes a small failure record, so that its group is told.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from pipeline.stage import StageContext
-from producers.rollout.generator import Finished
+from producers.rollout.groups import Finished
 from producers.rollout.samples import Attempt, failed
 from producers.rollout.settings import RolloutSettings
+from producers.rollout.tickets import Taken, Ticket
 from schemas.errors import CodecError, RecordTooLarge
 from schemas.reasons import Reason
 from schemas.records import Sample
 from topics.catalog import SAMPLES
 from topics.clock import Deadline
-from topics.log import Envelope, Writer
+from topics.log import Writer
 from topics.queue import WorkQueue
 
 
@@ -39,11 +42,17 @@ class SampleOutput:
         self._queue = queue
         self._context = context
         self._settings = settings
-        self._written: list[Envelope] = []  # prompts whose samples are written and not confirmed
+        self._written: list[Finished[Ticket]] = []  # not confirmed
+        self.on_done: Callable[[Finished[Ticket]], None] = lambda _: None  # told of each that is confirmed
         self._counts: Counter[str] = Counter()
         self._settled_s = context.clock.monotonic()
 
-    def write(self, finished: Finished[Envelope]) -> None:
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was written is confirmed."""
+        return not self._written
+
+    def write(self, finished: Finished[Ticket]) -> None:
         """(1) Queue all samples of a group.
 
         Raises:
@@ -51,7 +60,7 @@ class SampleOutput:
         """
         for sample in finished.samples:
             self._write(sample, attempt=finished.attempt)
-        self._written.append(finished.ticket)
+        self._written.append(finished)
 
     def settle(self, *, now: bool = False, deadline: Deadline | None = None) -> None:
         """Acknowledge what is confirmed, when it is time or at once.
@@ -71,8 +80,10 @@ class SampleOutput:
             # (2) confirmed by the broker, or an error that ends the process
             limit = Deadline.after(self._settings.flush_limit_s, clock=clock) if deadline is None else deadline
             self._writer.flush(deadline=limit)
-            for envelope in self._written:
-                self._queue.done(envelope)
+            for finished in self._written:
+                if not isinstance(finished.ticket, Taken):
+                    self._queue.done(finished.ticket)
+                self.on_done(finished)
             self._written.clear()
             self._count()
         self._queue.commit()  # (3)

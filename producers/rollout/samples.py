@@ -27,8 +27,14 @@ class Attempt:
     started_unix_ms: int
 
 
-def completed(attempt: Attempt, *, member: int, tokens: PromptTokens, generation: Generation, unix_ms: int) -> Sample:
-    """The sample of a finished generation."""
+def completed(
+    attempt: Attempt, *, member: int, tokens: PromptTokens, generation: Generation, unix_ms: int, before_ms: int = 0
+) -> Sample:
+    """The sample of a finished generation.
+
+    Args:
+        before_ms: time in other engines before this attempt: the time between start and end is that in all of them.
+    """
     prompt = attempt.prompt
     return Sample(
         run=prompt.run,
@@ -49,7 +55,7 @@ def completed(attempt: Attempt, *, member: int, tokens: PromptTokens, generation
         answer=prompt.answer,
         metadata=prompt.metadata,
         finish_reason=generation.finish_reason,
-        started_unix_ms=attempt.started_unix_ms,
+        started_unix_ms=attempt.started_unix_ms - before_ms,
         finished_unix_ms=unix_ms,
     )
 

@@ -69,6 +69,19 @@ class RolloutSettings(Replicated):
     stuck_after_s: Seconds = Field(
         default=900.0, description="Time after which a prompt that was taken and not finished is named in an event."
     )
+    hand_over_s: float = Field(
+        default=5.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time a process that retires works on; groups not finished by then go on in other engines.",
+    )
+    lend_limit_s: Seconds = Field(
+        default=120.0,
+        description="Longest wait for a group that another engine went on with; then it goes on where it came from.",
+    )
+    partials_max_bytes: PositiveInt = Field(
+        default=256 * 2**20, description="Memory for what engines made of the groups that they gave up."
+    )
     flush_limit_s: Seconds = Field(default=30.0, description="Longest wait for the broker to confirm samples.")
     fetch_retry_s: Seconds = Field(
         default=0.5, description="Pause after a failed fetch or load; doubles each time, up to 20 times as long."

@@ -1,6 +1,7 @@
 """The rollout producer: samples prompts with an inference engine.
 
-Role: takes prompts as work, writes `samples`; reads `ledger` (skip, abort), `weights` and `commands` (versions).
+Role: takes prompts as work, writes `samples`; reads `ledger` (skip, abort), `weights` and `commands` (versions), reads
+and writes `partials` (groups that engines gave up).
 Data in and out: PromptGroup in; one Sample per member and attempt out, failures included.
 Invariants: a prompt is acknowledged only when all samples of its group are durable, or when its group has an outcome in
 the surviving history (commit rule); prompts are taken only when the engine has room, which is what spreads the load;
@@ -16,13 +17,15 @@ Failure: whatever ends the process, prompts in flight are not acknowledged and g
 | swapping | - (the load) | - |
 
 A partition that is revoked: its prompts in flight are finished and written, and never committed here.
-A process that is retired takes no more prompts, finishes, writes and acknowledges those it has, and leaves.
+A process that is retired takes no more prompts, finishes, writes and acknowledges those it has, and leaves; what is not
+finished after `hand_over_s` goes on elsewhere (`handover`).
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from random import Random
 
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
@@ -38,18 +41,23 @@ from producers.control import Control
 from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.generator import Generator
+from producers.rollout.handover import HandOver, HandOverParts
 from producers.rollout.output import SampleOutput
+from producers.rollout.partials import Partials
 from producers.rollout.settings import RolloutSettings
 from producers.rollout.staging import Staging
+from producers.rollout.tickets import Taken, Ticket
 from producers.rollout.watch import StuckPrompts
 from producers.rollout.weights import WeightSync
-from schemas.records import PromptGroup
-from topics.catalog import PROMPTS, rollout_group
+from schemas.errors import DeadlineExceeded
+from schemas.records import Outcome, PromptGroup
+from topics.catalog import PARTIALS, PROMPTS, rollout_group
 from topics.clock import Deadline
-from topics.log import Envelope, ReaderSettings, Writer, WriterSettings
+from topics.log import Envelope, ReaderSettings, TopicPartition, Writer, WriterSettings
 from topics.queue import WorkQueue
 
 _KEEP_MEMBERSHIP_S = 0.5  # between polls of the queue while nothing may be taken
+_CATCH_UP_S = 2.0  # longest look at what others say of the prompts of a partition that is new here
 _IDLE_S = 0.05  # longest wait of an idle turn: how late a staged version may be loaded
 
 
@@ -72,9 +80,10 @@ class _Parts:
     backend: Backend
     writer: Writer
     queue: WorkQueue
-    generator: Generator[Envelope]
+    generator: Generator[Ticket]
     admission: Admission
     output: SampleOutput
+    handover: HandOver
     weights: WeightSync
 
 
@@ -88,16 +97,23 @@ class RolloutStage:
         self._setup = setup
         self._settings = setup.rollout
         self._control = Control(context, target="rollout")
+        self._partials = Partials(self._control.ledger, run=context.run, max_bytes=setup.rollout.partials_max_bytes)
+        self._control.follow(PARTIALS, self._partials.add)
+        self._has_new_partitions = False
         self._parts: _Parts | None = None
         self._polled_s = context.clock.monotonic()
         self._stuck = StuckPrompts(context, after_s=setup.rollout.stuck_after_s)
 
     @property
     def finished(self) -> bool:
-        """Once it is retired, and all it took is acknowledged; else more prompts may come until the run ends."""
+        """Once it is retired, and all it took is acknowledged or handed over; else more prompts may come until the run
+        ends."""
         if not self._context.retire.requested:
             return False
-        return self._parts is None or self._parts.queue.is_settled
+        parts = self._parts
+        if parts is None:
+            return True
+        return parts.queue.is_settled and parts.output.is_settled and parts.handover.is_settled
 
     def start(self, *, deadline: Deadline) -> None:
         """1. read the control topics; 2. open the engine, cold; 3. join the group of rollout producers.
@@ -122,31 +138,46 @@ class RolloutStage:
                 session_timeout_s=settings.session_timeout_s,
                 instance=context.instance,
             ),
-            hooks=context.hooks(),
+            hooks=replace(context.hooks(), assigned=self._assigned),
             max_in_flight=settings.max_prompts_in_flight,
             clock=context.clock,
         )
-        writer = context.log.writer(WriterSettings())
-        generator = Generator[Envelope](backend.engine, context=context, max_failures=settings.max_engine_failures)
-        self._parts = _Parts(
+        self._parts = self._put_together(backend, queue, writer=context.log.writer(WriterSettings()))
+
+    def _put_together(self, backend: Backend, queue: WorkQueue, *, writer: Writer) -> _Parts:
+        context, settings = self._context, self._settings
+        generator = Generator[Ticket](backend.engine, context=context, max_failures=settings.max_engine_failures)
+        output = SampleOutput(writer, queue=queue, context=context, settings=settings)
+        between = HandOverParts(
+            generator=generator,
+            output=output,
+            queue=queue,
+            writer=writer,
+            partials=self._partials,
+            commands=self._control.commands,
+        )
+        return _Parts(
             backend=backend,
             writer=writer,
             queue=queue,
             generator=generator,
             admission=Admission(backend.engine, generator=generator, context=context, settings=settings),
-            output=SampleOutput(writer, queue=queue, context=context, settings=settings),
+            output=output,
+            handover=HandOver(between, context=context, settings=settings),
             weights=self._weight_sync(backend),
         )
 
     def turn(self) -> None:
         """Weights, then prompts, then one decode step, then acknowledgements."""
         parts = self._started()
-        self._drop_closed(parts)
+        self._drop_closed(parts, self._control.poll(wait_s=0.0))
         parts.admission.look()
+        parts.handover.advance(may_generate=parts.weights.may_take_prompts)
         parts.weights.advance()
         self._take(parts)
         for finished in parts.generator.advance():
             parts.output.write(finished)
+        parts.handover.settle()
         parts.output.settle(now=parts.generator.num_groups == 0)
         self._stuck.look(parts.queue)
         self._report(parts)
@@ -165,6 +196,7 @@ class RolloutStage:
             leaving.callback(parts.writer.close, deadline=deadline)
             leaving.callback(parts.queue.close)
             parts.output.settle(now=True, deadline=deadline)
+            parts.handover.leave(deadline=deadline)
 
     def _started(self) -> _Parts:
         if self._parts is None:
@@ -212,10 +244,13 @@ class RolloutStage:
         )
         return WeightSync(backend.engine, chooser=chooser, staging=staging, context=context, settings=self._settings)
 
-    def _drop_closed(self, parts: _Parts) -> None:
-        """Abort groups that got their outcome while they were in flight."""
-        for outcome in self._control.poll(wait_s=0.0):
-            if parts.generator.holds(outcome.group) and self._control.ledger.is_closed(outcome.group):
+    def _drop_closed(self, parts: _Parts, outcomes: Sequence[Outcome]) -> None:
+        """Abort groups that got their outcome while they were in flight, or lent."""
+        for outcome in outcomes:
+            if not self._control.ledger.is_closed(outcome.group):
+                continue
+            parts.handover.closed(outcome)
+            if parts.generator.holds(outcome.group):
                 self._skip(parts, parts.generator.drop(outcome.group))
 
     def _take(self, parts: _Parts) -> None:
@@ -228,13 +263,26 @@ class RolloutStage:
         self._context.events.enter("generating" if not idle else phase)
         wait_s = _IDLE_S if idle and ready else 0.0
         if num_wanted == 0 and not self._must_poll():
-            if idle:  # nothing is in flight that an outcome could concern
-                self._control.poll(wait_s=_IDLE_S)
+            if idle:
+                self._drop_closed(parts, self._control.poll(wait_s=_IDLE_S))
             return
         self._polled_s = self._context.clock.monotonic()
         deadline = Deadline.after(wait_s, clock=self._context.clock)
-        for envelope in parts.queue.take(num_wanted, deadline=deadline):
+        taken = parts.queue.take(num_wanted, deadline=deadline)
+        if taken and self._has_new_partitions:
+            self._catch_up(parts)
+        for envelope in taken:
             self._begin(parts, envelope)
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._has_new_partitions = self._has_new_partitions or bool(partitions)
+
+    def _catch_up(self, parts: _Parts) -> None:
+        """Hear what their last holder has to say of the prompts that were its own a moment ago."""
+        self._has_new_partitions = False
+        deadline = Deadline.after(_CATCH_UP_S, clock=self._context.clock)
+        with suppress(DeadlineExceeded):  # without it they are made afresh
+            self._drop_closed(parts, self._control.catch_up(deadline=deadline))
 
     def _room(self, parts: _Parts) -> int:
         """Prompts to take: whole groups that fit the free slots, and one more when any slot would stay empty."""
@@ -249,16 +297,26 @@ class RolloutStage:
         if not isinstance(prompt, PromptGroup) or self._control.ledger.is_closed(prompt.group):
             self._skip(parts, envelope)
             return
+        if parts.handover.holds(prompt.group):
+            parts.handover.renew(prompt.group, envelope)
+            return
         if parts.generator.holds(prompt.group):  # delivered again after a rebalance: go on with the attempt in hand
-            parts.queue.done(parts.generator.renew(prompt.group, envelope))
+            older = parts.generator.renew(prompt.group, envelope)
+            if not isinstance(older, Taken):
+                parts.queue.done(older)
+            return
+        partial = self._partials.usable(prompt.group)
+        if partial is not None and partial.written:  # all samples of an attempt are there
+            self._skip(parts, envelope)
             return
         self._context.metrics.count("groups_begun", behind=parts.weights.behind)
-        finished = parts.generator.add(prompt, ticket=envelope)
+        finished = parts.generator.add(prompt, ticket=envelope, partial=partial)
         if finished is not None:
             parts.output.write(finished)
 
-    def _skip(self, parts: _Parts, envelope: Envelope) -> None:
-        parts.queue.done(envelope)
+    def _skip(self, parts: _Parts, ticket: Ticket) -> None:
+        if not isinstance(ticket, Taken):
+            parts.queue.done(ticket)
         self._context.metrics.count("groups_skipped")
 
     def _report(self, parts: _Parts) -> None:

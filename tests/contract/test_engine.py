@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pipeline.engines.base import Engine, EngineState, Generation, GenerationRequest
+from pipeline.engines.base import PROCESSED, Continuing, Engine, EngineState, Generation, GenerationRequest
 from schemas.errors import EngineError, RecordInvalid
 from schemas.reasons import Reason
 from schemas.records import SamplingParams
@@ -221,6 +222,30 @@ def test_aborted_requests_come_back_once_with_what_they_had(
     }
     assert returned["late0"].version_runs == ()
     assert sorted(g.request_id for g in run_out(engine)) == ["r0", "r2"]
+
+
+def test_a_sequence_goes_on_from_tokens_made_elsewhere(engine: Engine, backend: Backend) -> None:
+    """It is as long as asked for in all; its text is of the whole; tokens and stamps are of what is added."""
+    serve(engine, backend, step=9)
+    assert isinstance(engine, Continuing)
+    (begun,) = requests(1, max_tokens=12)
+    assert engine.continues(begun.sampling, logprobs_kind=PROCESSED)
+    made = [5, 5, 6]
+    if engine.hands_over:
+        engine.submit([begun])
+        first = engine.step()
+        engine.abort([begun.request_id])
+        (part,) = [*first, *run_out(engine)]
+        assert len(part.tokens) == len(part.logprobs) == len(stamps(part))
+        made = part.tokens.tolist()[:11]  # it may have been through already
+    follower = replace(begun, prompt_tokens=(*begun.prompt_tokens, *made), num_made=len(made))
+    serve(engine, backend, step=10)
+    engine.submit([follower])
+    (rest,) = run_out(engine)
+    assert rest.tokens.tolist() == [10] * (12 - len(made))
+    assert stamps(rest) == [version(10)] * (12 - len(made))
+    words = rest.text.split(" ")  # of numbers, or one of 12 characters
+    assert len(words) == 12 or len(rest.text) == 12
 
 
 def test_max_tokens_is_capped_by_the_context(engine: Engine, backend: Backend) -> None:

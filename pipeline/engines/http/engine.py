@@ -22,16 +22,16 @@ from pipeline.engines.endings import find_stop
 from pipeline.engines.http.attach import DIALECTS
 from pipeline.engines.http.exchange import Answer, BadAnswer, Ended, HttpHost
 from pipeline.engines.http.loading import Loader, NotLoaded, Served
-from pipeline.engines.http.results import Judged, check_meaning, completed, judge, without_tokens
+from pipeline.engines.http.results import Judged, check_meaning, completed, judge, kind_of, within_stop, without_tokens
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.http.stamps import Stamps
 from pipeline.engines.pressure import EnginePressure, pressure_of
 from pipeline.engines.prompts import encode_group
-from pipeline.engines.randomness import stream_starts
+from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import NewRequest, SwapRefused
 from pipeline.engines.vllm.facts import ModelFacts
 from schemas.errors import EngineError
-from schemas.records import PromptGroup, Version, VersionRun
+from schemas.records import PromptGroup, SamplingParams, Version, VersionRun
 
 RELOAD = "load a whole version again"
 
@@ -113,6 +113,15 @@ class HttpEngine:
     def num_free_slots(self) -> int:
         """How many more requests `submit` takes now."""
         return self._max_sequences - self.num_running
+
+    @property
+    def hands_over(self) -> bool:
+        """See `base.Continuing`: what a server made of an aborted request is not fetched."""
+        return False
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """See `base.Continuing`. Prompts are token ids for every kind of server, so it goes on from any."""
+        return logprobs_kind == kind_of(sampling, meaning=self._host.facts.meaning)
 
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`."""
@@ -209,13 +218,14 @@ class HttpEngine:
     def _hand_over(self) -> None:
         if not self._waiting or self._served is None:
             return
-        seeds = (stream_starts(request.seed for request in self._waiting) >> 1).tolist()
+        seeds = (seeds_of(self._waiting) >> 1).tolist()
         handed: list[NewRequest] = []
         for request, seed in zip(self._waiting, seeds, strict=True):
             self._serial += 1
             key = f"{self._prefix}-{self._serial}"
             room = self._context_tokens - len(request.prompt_tokens)
-            held = _Held(request=request, served=self._served, max_tokens=min(request.sampling.max_tokens, room))
+            limit = min(request.sampling.max_tokens - request.num_made, room)
+            held = _Held(request=request, served=self._served, max_tokens=limit)
             self._held[key] = held
             handed.append(self._new_request(held, key=key, seed=seed))
         self._waiting = []
@@ -244,7 +254,8 @@ class HttpEngine:
                     done.append(without_tokens(held.request, failure=end.failure))
             except BadAnswer as error:
                 done.append(without_tokens(held.request, failure=error.message))
-        texts = self._facts.endings.texts([each.tokens for each in passed])
+        passed = [within_stop(each, endings=self._facts.endings) for each in passed]
+        texts = self._facts.endings.texts([each.whole for each in passed])
         meaning = self._host.facts.meaning
         for judged, text in zip(passed, texts, strict=True):
             stop = judged.request.sampling.stop

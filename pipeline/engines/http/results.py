@@ -11,7 +11,7 @@ Failure: `ForeignWeights`, which concerns the whole server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,11 @@ from pipeline.engines.base import (
     Generation,
     GenerationRequest,
     TokenArray,
+    first_tokens,
+    kind_of_logprobs,
+    made_tokens,
 )
+from pipeline.engines.endings import Endings, num_until_stop
 from pipeline.engines.http.exchange import Answer, BadAnswer, Meaning
 from schemas.errors import EngineError
 from schemas.records import SamplingParams, VersionRun
@@ -43,6 +47,11 @@ class Judged:
     logprobs: list[float]
     runs: tuple[VersionRun, ...]
     finish_reason: str
+
+    @property
+    def whole(self) -> TokenArray:
+        """The completion with what it brought along."""
+        return np.concatenate([made_tokens(self.request), self.tokens])
 
 
 def judge(
@@ -80,6 +89,16 @@ def judge(
     return Judged(request=request, tokens=tokens, logprobs=answer.logprobs, runs=runs(answer), finish_reason=reason)
 
 
+def within_stop(judged: Judged, *, endings: Endings) -> Judged:
+    """Without what came after a stop string that the server did not see, as it began in the tokens brought along."""
+    made, stop = made_tokens(judged.request), judged.request.sampling.stop
+    num = num_until_stop(endings, made=made, tokens=judged.tokens, stop=stop)
+    if num == len(judged.tokens):
+        return judged
+    runs = first_tokens(judged.runs, num=num)
+    return replace(judged, tokens=judged.tokens[:num], logprobs=judged.logprobs[:num], runs=runs)
+
+
 def completed(judged: Judged, *, text: str, cut: int | None, meaning: Meaning) -> Generation:
     """The generation of an answer that passed.
 
@@ -105,7 +124,7 @@ def without_tokens(request: GenerationRequest, *, failure: str = "") -> Generati
         tokens=np.empty(0, dtype=np.int32),
         text="",
         logprobs=np.empty(0, dtype=np.float32),
-        logprobs_kind=RAW if request.sampling.temperature == 0 else PROCESSED,
+        logprobs_kind=kind_of_logprobs(request.sampling),
         version_runs=(),
         finish_reason=FINISH_FAILED if failure else FINISH_ABORT,
         failure=failure,

@@ -14,12 +14,19 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from pipeline.engines.base import EngineState, Generation, GenerationRequest, PromptTokens, StateTensor
+from pipeline.engines.base import (
+    EngineState,
+    Generation,
+    GenerationRequest,
+    PromptTokens,
+    StateTensor,
+    kind_of_logprobs,
+)
 from pipeline.engines.checks import check_ready, check_requests, check_state
 from pipeline.engines.live_weights import as_tensor
 from pipeline.engines.pressure import EnginePressure, pressure_of
 from pipeline.engines.prompts import encode_group
-from pipeline.engines.randomness import stream_starts
+from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapRefused, VllmHost
 from pipeline.engines.vllm.facts import ModelFacts
 from pipeline.engines.vllm.results import generations, not_begun
@@ -28,7 +35,7 @@ from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.engines.vllm.verifying import prints_of
 from pipeline.weights.arrays import same_content
 from schemas.errors import EngineError
-from schemas.records import PromptGroup, Version
+from schemas.records import PromptGroup, SamplingParams, Version
 
 RELOAD = "load a whole version again"
 LOWEST_TEMPERATURE = 0.01  # vLLM raises anything between 0 and this
@@ -95,6 +102,15 @@ class VllmEngine:
     def num_free_slots(self) -> int:
         """How many more requests `submit` takes now."""
         return self._max_sequences - self.num_running
+
+    @property
+    def hands_over(self) -> bool:
+        """See `base.Continuing`."""
+        return True
+
+    def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
+        """See `base.Continuing`."""
+        return logprobs_kind == kind_of_logprobs(sampling)
 
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`."""
@@ -185,7 +201,7 @@ class VllmEngine:
     def _hand_over(self) -> None:
         if not self._waiting:
             return
-        seeds = (stream_starts(request.seed for request in self._waiting) >> 1).tolist()
+        seeds = (seeds_of(self._waiting) >> 1).tolist()
         handed: list[NewRequest] = []
         for request, seed in zip(self._waiting, seeds, strict=True):
             self._serial += 1
@@ -201,7 +217,7 @@ class VllmEngine:
             key=key,
             prompt_tokens=[int(token) for token in request.prompt_tokens],
             sampling=request.sampling,
-            max_tokens=min(request.sampling.max_tokens, room),
+            max_tokens=min(request.sampling.max_tokens - request.num_made, room),
             seed=seed,
             stop_token_ids=list(self._facts.eos_token_ids),
         )

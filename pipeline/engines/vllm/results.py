@@ -17,12 +17,14 @@ from pipeline.engines.base import (
     FINISH_ABORT,
     FINISH_LENGTH,
     FINISH_STOP,
-    PROCESSED,
-    RAW,
     Generation,
     GenerationRequest,
+    TokenArray,
+    first_tokens,
+    kind_of_logprobs,
+    made_tokens,
 )
-from pipeline.engines.endings import Endings, find_stop
+from pipeline.engines.endings import Endings, find_stop, num_until_stop
 from pipeline.engines.vllm.exchange import EndedRequest
 from schemas.errors import EngineError
 from schemas.records import Version, VersionRun
@@ -38,18 +40,19 @@ def generations(
     Raises:
         EngineError: see the module.
     """
-    tokens = [np.asarray(end.tokens, dtype=np.int32) for _, end in ended]
+    tokens = [_kept(request, np.asarray(end.tokens, dtype=np.int32), endings=endings) for request, end in ended]
+    whole = [np.concatenate([made_tokens(request), ids]) for (request, _), ids in zip(ended, tokens, strict=True)]
     made: list[Generation] = []
-    for (request, end), ids, text in zip(ended, tokens, endings.texts(tokens), strict=True):
+    for (request, end), ids, text in zip(ended, tokens, endings.texts(whole), strict=True):
         cut = find_stop(text, request.sampling.stop) if request.sampling.stop else None
         made.append(
             Generation(
                 request_id=request.request_id,
                 tokens=ids,
                 text=text if cut is None else text[:cut],
-                logprobs=np.asarray(end.logprobs, dtype=np.float32),
-                logprobs_kind=RAW if request.sampling.temperature == 0 else PROCESSED,
-                version_runs=_runs(end, labels=labels),
+                logprobs=np.asarray(end.logprobs, dtype=np.float32)[: len(ids)],
+                logprobs_kind=kind_of_logprobs(request.sampling),
+                version_runs=first_tokens(_runs(end, labels=labels), num=len(ids)),
                 finish_reason=_reason(end) if cut is None else FINISH_STOP,
             )
         )
@@ -63,10 +66,15 @@ def not_begun(request: GenerationRequest) -> Generation:
         tokens=np.empty(0, dtype=np.int32),
         text="",
         logprobs=np.empty(0, dtype=np.float32),
-        logprobs_kind=RAW if request.sampling.temperature == 0 else PROCESSED,
+        logprobs_kind=kind_of_logprobs(request.sampling),
         version_runs=(),
         finish_reason=FINISH_ABORT,
     )
+
+
+def _kept(request: GenerationRequest, tokens: TokenArray, *, endings: Endings) -> TokenArray:
+    """Without what came after a stop string that vLLM did not see, as it began in the tokens brought along."""
+    return tokens[: num_until_stop(endings, made=made_tokens(request), tokens=tokens, stop=request.sampling.stop)]
 
 
 def _reason(end: EndedRequest) -> str:

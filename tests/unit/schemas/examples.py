@@ -18,6 +18,8 @@ from schemas.records import (
     MemberOutcome,
     Message,
     Outcome,
+    Partial,
+    PartialMember,
     PromptGroup,
     Record,
     Reward,
@@ -87,6 +89,33 @@ PROMPT = PromptGroup(
     source_index=107,
     epoch=1,
     created_unix_ms=NOW_MS,
+)
+
+PARTIAL = Partial(
+    run="demo",
+    group=7,
+    attempt="0f3c",
+    producer="rollout-0",
+    holder="rollout-0",
+    taker="rollout-1",
+    born=Version(lineage=1, step=5),
+    prompt=PROMPT,
+    prompt_tokens=pack_i32([5, 6, 7]),
+    logprobs_kind="raw",
+    members=(
+        PartialMember(
+            member=0,
+            tokens=pack_i32([8, 2]),
+            logprobs=pack_f32([-0.5, -0.25]),
+            version_runs=(VersionRun(num_tokens=2, version=Version(lineage=1, step=5)),),
+            finish_reason="stop",
+            text=" 5 \u2713",
+            spent_ms=250,
+        ),
+        PartialMember(member=1),
+    ),
+    reason="packed",
+    given_unix_ms=NOW_MS,
 )
 
 _OUTCOME = Outcome(
@@ -168,6 +197,7 @@ _MANIFEST = Manifest(
 EXAMPLES: tuple[Record, ...] = (
     PROMPT,
     SAMPLE,
+    PARTIAL,
     REWARD,
     _OUTCOME,
     LineageStarted(

@@ -1,0 +1,1 @@
+"""What the last completions of a batch cost, and what handing them over saves: `rlweave bench stragglers`."""
