@@ -32,7 +32,7 @@ from ops.run_file import RunFile, save_run_file
 from ops.runs import stages_at_work
 from ops.supervisor.orders import Orders
 from ops.supervisor.supervisor import Supervisor
-from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, programs, scale_limits
+from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, pool_of, programs, scale_limits
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import CONNECT_S, StopSignal, make_context
 from pipeline.weights.tokens import run_token
@@ -61,6 +61,7 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
     for warning in check_run(run_file):  # (1)
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
+    pool_of(run_file, stages=only)
     run_file = resolve(run_file, state_dir=state_dir, start=True)  # (2)
     log = open_log(run_file, role=launcher_role(only))
     log.connect(deadline=Deadline.after(CONNECT_S))
@@ -99,6 +100,7 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
         settings_file = _save_settings(run_file, only=only)  # (4)
         keep_model(run_file)
     run_token(folder, token_file=run_file.weights.token_file)
+    slots = pool_of(run_file, stages=only)
     stop = _stop_on_signals()
     ends = LogEnds(log, run_file=run_file)
     part = PartEnd(ends, stages=only, settings=run_file.supervisor, stop=stop)
@@ -122,6 +124,7 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
             each_turn=each_turn,
             on_exit=progress.ended,
         )
+        supervisor.slots = slots
         code = supervisor.run()
         if code == 0:
             progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))

@@ -19,6 +19,7 @@ from ops.wiring import SINGLE_STAGES
 from pipeline.credentials import client_config, redis_client
 from pipeline.engines.backends import check_backend
 from pipeline.sources import open_source
+from pipeline.uploads.target import check_target
 from pipeline.weights.tls import client_context, server_context
 from pipeline.weights.tokens import run_token
 from schemas.errors import SettingsError
@@ -78,6 +79,8 @@ def _check_learner(run_file: RunFile) -> None:
     learner = run_file.learner
     if learner.oracle_file is not None:
         check_file(learner.oracle_file, setting="learner.oracle_file")
+    if learner.checkpoint.upload is not None:
+        check_target(learner.checkpoint.upload)
     if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
         open_source(learner.cloning.source, seed=run_file.run.seed)
 

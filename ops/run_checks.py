@@ -40,11 +40,13 @@ def _errors(run_file: RunFile) -> Iterator[str]:
         )
     if not run_file.required_rewards:
         yield "rewards: none has a weight other than 0, so there is nothing to learn from"
-    if run_file.learner.ranks > run.partitions:
+    ranks, name = _most_ranks(run_file)
+    if ranks > run.partitions:
         yield (
-            f"learner.ranks = {run_file.learner.ranks} is above run.partitions = {run.partitions}: every rank reads "
-            "partitions of its own, so some would have none"
+            f"{name} = {ranks} is above run.partitions = {run.partitions}: every rank reads partitions of its own, so "
+            "some would have none"
         )
+    yield from _pool_errors(run_file)
     if run_file.rollout.max_sequences < run.group_size:
         yield (
             f"rollout.max_sequences = {run_file.rollout.max_sequences} is below run.group_size = {run.group_size}: "
@@ -66,6 +68,32 @@ def _errors(run_file: RunFile) -> Iterator[str]:
     cloning = run_file.learner.cloning
     if cloning.num_steps > 0 and cloning.source is None:
         yield "learner.cloning.num_steps is above 0 but learner.cloning.source is not set"
+
+
+def _pool_errors(run_file: RunFile) -> Iterator[str]:
+    slots, rollouts, ranks = run_file.run.slots, run_file.rollout.replicas, run_file.learner.ranks
+    if slots is not None and rollouts + ranks > slots:
+        yield (
+            f"rollout.replicas = {rollouts} and learner.ranks = {ranks} need {rollouts + ranks} slots at the start, "
+            f"run.slots = {slots}"
+        )
+
+
+def _pool_warnings(run_file: RunFile) -> Iterator[str]:
+    slots = run_file.run.slots
+    if slots is None:
+        return
+    (fewest, most), (fewest_ranks, most_ranks) = run_file.rollout.replica_limits, run_file.learner.rank_limits
+    if most + fewest_ranks > slots:
+        yield (
+            f"{_most_name(run_file)} = {most} is never reached: of run.slots = {slots} the learner keeps "
+            f"{fewest_ranks} at least"
+        )
+    if most_ranks + fewest > slots:
+        yield (
+            f"{_most_ranks(run_file)[1]} = {most_ranks} is never reached: of run.slots = {slots} rollouts keep "
+            f"{fewest} at least"
+        )
 
 
 def _server_errors(run_file: RunFile) -> Iterator[str]:
@@ -96,13 +124,15 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
             f"run.publish_lag_versions = {run.publish_lag_versions} reaches run.max_staleness + 1 = "
             f"{run.max_staleness + 1}: samples will be too old before they are trained; raise run.max_staleness"
         )
-    ranks, limit_s = run_file.learner.ranks, run_file.learner.collective_limit_s
-    if run.partitions % ranks:
+    (fewest, most_ranks), limit_s = run_file.learner.rank_limits, run_file.learner.collective_limit_s
+    uneven = [each for each in range(fewest, most_ranks + 1) if run.partitions % each]
+    if uneven:
         yield (
-            f"run.partitions = {run.partitions} is no multiple of learner.ranks = {ranks}: some ranks hold more groups "
-            "than others, and the others wait for them"
+            f"run.partitions = {run.partitions} is no multiple of learner.ranks = {', '.join(map(str, uneven))}: some "
+            "ranks hold more groups than others, and the others wait for them"
         )
-    if ranks > 1 and limit_s <= LONGEST_TRANSACTION_S:
+    yield from _pool_warnings(run_file)
+    if most_ranks > 1 and limit_s <= LONGEST_TRANSACTION_S:
         yield (
             f"learner.collective_limit_s = {limit_s:g} is not above {LONGEST_TRANSACTION_S:g} s, the longest time of a "
             "transaction: while the broker is slow, ranks will take rank 0 for dead"
@@ -122,6 +152,12 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
 def _most_name(run_file: RunFile) -> str:
     """The setting that says how many rollout processes there may be."""
     return f"rollout.{'replicas' if run_file.rollout.max_replicas is None else 'max_replicas'}"
+
+
+def _most_ranks(run_file: RunFile) -> tuple[int, str]:
+    """The most learner ranks, and the setting that says so."""
+    learner = run_file.learner
+    return learner.rank_limits[1], "learner.ranks" if learner.max_ranks is None else "learner.max_ranks"
 
 
 def _sample_bytes(run_file: RunFile) -> int:

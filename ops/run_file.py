@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
+from consumers.scheduler.topology import TopologySettings
 from ops.supervisor.settings import SupervisorSettings
 from pipeline.secrets import shown
 from pipeline.settings import (
@@ -32,6 +33,7 @@ from pipeline.settings import (
     Section,
     WeightsSettings,
 )
+from pipeline.traffic.settings import TrafficSettings
 from producers.prompts.settings import PromptsSettings
 from producers.rollout.settings import RolloutSettings
 from schemas.errors import SettingsError
@@ -52,6 +54,8 @@ class RunFile(Section):
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
+    traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards")
@@ -136,11 +140,14 @@ def save_run_file(run_file: RunFile, path: Path) -> None:
     aside.replace(path)
 
 
-def load_saved(path: Path) -> RunFile:
+def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     """Read what `save_run_file` wrote.
 
+    Args:
+        overrides: as of `load_run_file`.
+
     Raises:
-        SettingsError: absent, or written by another version.
+        SettingsError: absent, or written by another version; overrides are wrong.
     """
     try:
         values = orjson.loads(path.read_bytes())
@@ -148,6 +155,8 @@ def load_saved(path: Path) -> RunFile:
         raise SettingsError(
             f"settings of the run in {path} cannot be read: {error}", hint="`rlweave runs list` shows the runs here"
         ) from error
+    for override in overrides:
+        _apply(values, override)
     return parse_run_file(values, origin=str(path))
 
 

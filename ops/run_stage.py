@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -26,7 +26,7 @@ from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.credentials import forget_environment
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import StageContext, StopSignal, make_context, new_instance, run_stage
+from pipeline.stage import Stage, StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
 from topics.log import Log
 
@@ -45,7 +45,15 @@ class StageRequest:
     shadow: bool
 
 
-def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path) -> int:
+class Build(Protocol):
+    """Makes the stage of a process: `ops.wiring.build_stage`, or what a benchmark puts in its place."""
+
+    def __call__(self, choice: StageChoice, run_file: RunFile, /, *, context: StageContext) -> Stage: ...
+
+
+def run_one(
+    request: StageRequest, *, config: Path, overrides: Sequence[str], state_dir: Path, build: Build = build_stage
+) -> int:
     """Run the stage to its end, and end the process with its exit code; one that was stopped before it began returns.
 
     Raises:
@@ -58,7 +66,8 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    run_file = load_saved(config) if config.suffix == ".json" else load_run_file(config, overrides=overrides)
+    load = load_saved if config.suffix == ".json" else load_run_file
+    run_file = load(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
@@ -73,7 +82,7 @@ def run_one(request: StageRequest, *, config: Path, overrides: Sequence[str], st
     if stop.requested:
         return int(ExitCode.OK)
     calm_collector()
-    stage = build_stage(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    stage = build(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
     return _leave(run_stage(stage, context, on_stopped=_leave_soon))
 
@@ -103,7 +112,7 @@ def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageCo
     Raises:
         LogUnavailable: no broker answers.
     """
-    if request.stage != "learner" or run_file.learner.ranks == 1:
+    if request.stage != "learner" or run_file.learner.rank_limits[1] == 1:
         return make_context(log, run=run_file.run, stage=request.stage)
     rank = str(request.slot)
     instance = new_instance(f"{request.stage}.{rank}")

@@ -16,22 +16,24 @@
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
-| peer      | chunk store                        | chunks over HTTP          | requests           | rollout          |
+| peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
 
-The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts and rewards as these ask
-for. Every stage, and it, writes events, and dead letters for what it cannot decode. Stages share nothing but the log,
-the chunks and, where there is one, Redis. A learner of several ranks is several processes that exchange tensors: each
-reads its own partitions of the data topics, rank 0 alone writes (docs/design/0008).
+The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts, rewards and learner ranks
+as these ask for. Every stage, and it, writes events, and dead letters for what it cannot decode. Stages share nothing
+but the log, the chunks and, where there is one, Redis. A learner of several ranks is several processes that exchange
+tensors: each reads its own partitions of the data topics, rank 0 alone writes (docs/design/0008).
 """
 
 # ruff: noqa: PLC0415 - a process imports its own stage only
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import group_id
 from ops.addresses import redis_url
 from ops.run_file import RunFile
@@ -46,7 +48,10 @@ from topics.catalog import rollout_group
 from topics.kafka import KafkaLog
 from topics.kafka.raw import RawLog
 
-ROLLOUT_TARGET = "rollout"  # of scale commands; those for rewards have `reward_target`
+if TYPE_CHECKING:
+    from consumers.learner.trainer import Trainer
+
+ROLLOUT_TARGET, LEARNER_TARGET = "rollout", "learner"  # of scale commands; those for rewards have `reward_target`
 SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
 
 
@@ -67,6 +72,7 @@ class _Parts:
     run_file: RunFile
     context: StageContext
     redis: RedisClient | None
+    trainer: Callable[[], Trainer] | None = None
 
 
 def open_log(run_file: RunFile, *, role: str = ADMIN) -> KafkaLog:
@@ -107,11 +113,31 @@ def programs(run_file: RunFile, *, settings_file: Path) -> list[Program]:
 
 
 def scale_limits(run_file: RunFile, *, stages: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Fewest and most processes of each target of scale commands, of these stages."""
+    """Fewest and most processes of each target of scale commands, of these stages; of the learner its ranks."""
     limits = {ROLLOUT_TARGET: run_file.rollout.replica_limits} if "rollout" in stages else {}
+    if "learner" in stages:
+        limits[LEARNER_TARGET] = run_file.learner.rank_limits
     if "reward" in stages:
         limits |= {reward_target(name): reward.replica_limits for name, reward in sorted(run_file.rewards.items())}
     return limits
+
+
+def pool_of(run_file: RunFile, *, stages: Collection[str]) -> int | None:
+    """Slots that the rollouts and ranks of this launch share; None: they share none.
+
+    Raises:
+        SettingsError: only one of the two is started here, so nobody here could hold the pool.
+    """
+    slots = run_file.run.slots
+    here = [stage for stage in ("rollout", "learner") if stage in stages]
+    if slots is None or not here:
+        return None
+    if len(here) == 1:
+        raise SettingsError(
+            f"run.slots = {slots} is a pool that rollouts and learner ranks share, but only {here[0]} is started here",
+            hint="start both with one `rlweave up`, or leave run.slots out",
+        )
+    return slots
 
 
 def reward_target(name: str) -> str:
@@ -119,8 +145,13 @@ def reward_target(name: str) -> str:
     return f"reward.{name}"
 
 
-def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext) -> Stage:
+def build_stage(
+    choice: StageChoice, run_file: RunFile, *, context: StageContext, trainer: Callable[[], Trainer] | None = None
+) -> Stage:
     """Make the stage object of this process. Only what this stage needs is imported.
+
+    Args:
+        trainer: makes the one a learner rank trains with; None: the model's own.
 
     Raises:
         SettingsError: the stage's own settings are wrong.
@@ -129,7 +160,9 @@ def build_stage(choice: StageChoice, run_file: RunFile, *, context: StageContext
     redis = None if redis_url(run_file) is None else redis_client(run_file.redis)
     if redis is not None:
         redis.check()
-    return _BUILDERS[choice.stage](_Parts(choice=choice, run_file=run_file, context=context, redis=redis))
+    return _BUILDERS[choice.stage](
+        _Parts(choice=choice, run_file=run_file, context=context, redis=redis, trainer=trainer)
+    )
 
 
 def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
@@ -144,17 +177,29 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         for slot in range(settings.replica_limits[1]):
             yield str(slot), slot >= settings.replicas
 
+    def ranks(settings: LearnerSettings) -> Iterator[Program]:
+        """One unit, whatever its size; of one rank for ever it has the stage's own name."""
+        fewest, most = settings.rank_limits
+        limits = (f"learner.min_ranks={fewest}", f"learner.max_ranks={most}") if fewest < most else ()
+        told = [text for limit in limits for text in ("--set", limit)]  # absent, they would follow learner.ranks
+        for rank in range(most):
+            slot = ("--slot", str(rank)) if most > 1 else ()
+            yield replace(
+                program(f"learner-{rank}" if most > 1 else "learner", "learner", *slot, *told),
+                unit="learner",
+                target=LEARNER_TARGET,
+                spare=rank >= settings.ranks,
+                pooled=True,
+                size_setting="learner.ranks" if limits else "",
+            )
+
     yield program("peer", "peer")
-    if run_file.learner.ranks == 1:
-        yield program("learner", "learner")
-    else:
-        for rank in range(run_file.learner.ranks):
-            yield replace(program(f"learner-{rank}", "learner", "--slot", str(rank)), unit="learner")
+    yield from ranks(run_file.learner)
     yield program("scheduler", "scheduler")
     yield program("prompts", "prompts")
     for slot, spare in seats(run_file.rollout):
         one = program(f"rollout-{slot}", "rollout", "--slot", slot)
-        yield replace(one, target=ROLLOUT_TARGET, spare=spare)
+        yield replace(one, target=ROLLOUT_TARGET, spare=spare, pooled=True)
     for name, reward in sorted(run_file.rewards.items()):
         for slot, spare in seats(reward):
             one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
@@ -204,6 +249,7 @@ def _learner(parts: _Parts) -> Stage:
         rewards=parts.run_file.required_rewards,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
+        trainer=parts.trainer,
     )
     if rank == 0:
         return LearnerStage(parts.context, setup)
@@ -218,24 +264,31 @@ def _scheduler(parts: _Parts) -> Stage:
 
     run_file = parts.run_file
     run, rewards = run_file.run.name, run_file.rewards
-    groups = {ROLLOUT_TARGET: rollout_group(run)} | {
+    groups = {ROLLOUT_TARGET: rollout_group(run), LEARNER_TARGET: ""} | {
         reward_target(name): group_id(run, name, settings=settings) for name, settings in rewards.items()
     }
-    initial = {ROLLOUT_TARGET: run_file.rollout.replicas} | {
+    initial = {ROLLOUT_TARGET: run_file.rollout.replicas, LEARNER_TARGET: run_file.learner.ranks} | {
         reward_target(name): settings.replicas for name, settings in rewards.items()
     }
     fleet = tuple(
         Scalable(target=target, group=groups[target], least=least, most=most, initial=initial[target])
-        for target, (least, most) in scale_limits(run_file, stages=("rollout", "reward")).items()
+        for target, (least, most) in scale_limits(run_file, stages=("rollout", "learner", "reward")).items()
         if least < most
     )
-    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet)
+    return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
 def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
-    return PeerStage(parts.context, parts.run_file.weights, redis=parts.redis)
+    run_file = parts.run_file
+    return PeerStage(
+        parts.context,
+        run_file.weights,
+        redis=parts.redis,
+        traffic=run_file.traffic,
+        uploads=run_file.learner.checkpoint,
+    )
 
 
 _BUILDERS = {

@@ -55,6 +55,7 @@ class Events:
         self._phase: tuple[str, float] | None = None
         self.version: Version | None = None
         self.labels: Mapping[str, str] = {}  # said with every heartbeat
+        self.on_phase: Callable[[str], object] = lambda _: None  # told of each phase at once; empty: of none
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -69,11 +70,21 @@ class Events:
             else:
                 self.enter(outer)
 
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Mark the time inside as a part of the phase that only this host is told of (`on_phase`), by no event."""
+        self.on_phase(name)
+        try:
+            yield
+        finally:
+            self.on_phase(self._phase[0] if self._phase is not None else "")
+
     def enter(self, name: str) -> None:
         """Be in phase `name` from now on; no event when that is so already."""
         if self._phase is not None and self._phase[0] == name:
             return
         self._end_phase()
+        self.on_phase(name)
         self._phase = (name, self._clock.monotonic())
         self._send("phase_began", name)
 
@@ -107,6 +118,7 @@ class Events:
             return
         name, began_s = self._phase
         self._phase = None
+        self.on_phase("")
         spent_s = self._clock.monotonic() - began_s
         self._metrics.observe("phase_s", spent_s, phase=name)
         self._send("phase_ended", name, gauges={"spent_s": spent_s})

@@ -32,7 +32,8 @@ def shown(value: object, *, name: str = "") -> str:
         return HIDDEN
     if isinstance(value, int) and value.bit_length() > _MAX_SHOWN_BITS:  # Python refuses to write out so many digits
         return f"a number of {value.bit_length()} bits"
-    return _URL_OPTION.sub(HIDDEN, _WORD.sub(lambda word: _without_login(word[0]), repr(value)))[:_MAX_SHOWN_CHARS]
+    hidden = _WORD.sub(lambda word: _without_options(_without_login(word[0])), repr(value))
+    return _URL_OPTION.sub(HIDDEN, hidden)[:_MAX_SHOWN_CHARS]
 
 
 def _without_login(word: str) -> str:
@@ -40,6 +41,23 @@ def _without_login(word: str) -> str:
     length: a regular expression took half a minute for 30 kB."""
     begin, end = word.find("://") + 3, word.rfind("@")
     return f"{word[:begin]}{HIDDEN}{word[end:]}" if 2 < begin <= end and ":" in word[begin:end] else word
+
+
+def is_secret_option(name: str) -> bool:
+    """Whether an option in the query of a URL opens something: signatures and keys do, too."""
+    return is_secret_name(name) or any(word in name.lower() for word in ("sig", "key", "credential"))
+
+
+def _without_options(word: str) -> str:
+    """The word with the values of secret options in the query of the URL it holds hidden."""
+    path, mark, query = word.partition("?")
+    if not mark or "://" not in path:
+        return word
+    options = [option.partition("=") for option in query.split("&")]
+    shown_ones = [
+        f"{name}={HIDDEN}" if is_secret_option(name) else f"{name}{sign}{value}" for name, sign, value in options
+    ]
+    return f"{path}?{'&'.join(shown_ones)}"
 
 
 def check_no_password(url: str) -> None:

@@ -93,13 +93,20 @@ class RunSettings(Section):
         "group over it. train: no bound.",
     )
     publish_lag_versions: int = Field(
-        default=0, ge=0, description="Versions that pass while one is published (d); lowers the credit."
+        default=0,
+        ge=0,
+        description="Versions that pass while one is published (d); lowers the credit. The scheduler measures it, and "
+        "what it measures counts when it is more.",
     )
     group_deadline_s: Seconds = Field(
         default=120.0, description="Time after which an open group is closed; stands still while no engine is ready."
     )
     heartbeat_s: Seconds = Field(default=1.0, description="Time between the heartbeats of a stage.")
     stop_grace_s: Seconds = Field(default=30.0, description="Time a stage has for an orderly stop.")
+    slots: PositiveInt | None = Field(
+        default=None,
+        description="Devices, or processes, that rollouts and learner ranks share; absent: they share none.",
+    )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="Prometheus port of each process; 0 picks a free one; absent: off."
     )
@@ -126,7 +133,12 @@ class RunSettings(Section):
     @property
     def credit_groups(self) -> int:
         """Most groups open at a time: max(1, eta + 1 - d) * B (promise 7)."""
-        return max(1, self.max_staleness + 1 - self.publish_lag_versions) * self.groups_per_step
+        return self.credit_at(self.publish_lag_versions)
+
+    def credit_at(self, lag_versions: int) -> int:
+        """The same with a measured d; never more than with the one that is set."""
+        lag = max(self.publish_lag_versions, lag_versions)
+        return max(1, self.max_staleness + 1 - lag) * self.groups_per_step
 
 
 class KafkaSettings(Section):

@@ -215,6 +215,11 @@ def run_stage(
         on_stopped: called with the exit code once the stage has stopped; its last events are written after that.
     """
     _install_signals(context, retires=isinstance(stage, Retiring) and stage.retires)
+    return live(stage, context, on_stopped=on_stopped)
+
+
+def live(stage: Stage, context: StageContext, *, on_stopped: Callable[[ExitCode], None] = lambda _: None) -> ExitCode:
+    """What `run_stage` does, without signals: for threads, which are told through the context."""
     heart = _Heart(context)
     heart.start()
     code = _guarded(lambda: _turns(stage, context, heart=heart))

@@ -128,6 +128,10 @@ class CheckpointError(RlweaveError):
     """No checkpoint, or one that is not whole."""
 
 
+class UploadError(RlweaveError):
+    """A checkpoint could not be copied to or from `learner.checkpoint.upload`; later it may go through."""
+
+
 class NotRepeatable(RlweaveError):
     """What a run left does not let its training be repeated: records are missing, or it was trained otherwise."""
 

@@ -246,15 +246,15 @@ class Command:
     """A desired state: applying it twice changes nothing. Judged by epoch and assumed state, not by time of day."""
 
     run: str
-    target: str  # "rollout", "prompts", "learner", "supervisor" or "all"
-    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "pack"
+    target: str  # "rollout", "prompts", "learner", "supervisor", "host" or "all"
+    kind: str  # "heartbeat", "publish", "scale", "rate", "drain", "traffic", "credit", "pack"
     epoch: int  # of the scheduler; a lower one than seen is ignored
     seq: int  # dense per epoch
     reason: str
     assumed: Mapping[str, str] = field(default_factory=dict)  # state the decision was taken on
     version: Version | None = None  # publish: the version to serve
     replicas: int | None = None  # scale
-    rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit
+    rate: float | None = None  # rate: groups per second, 0 pauses, None lifts the limit; credit: lag in versions
     drain: bool | None = None
     issued_unix_ms: int
     targets: tuple[str, ...] = ()  # publish: instances it is for; empty: every rollout producer. pack: who gives up
@@ -262,7 +262,7 @@ class Command:
         tuple[str, ...], ...
     ] = ()  # publish: order in which they may load; empty: at once. pack: takers of each
     wave: int = 0  # publish: the last of the waves that may load now; who is in none may load with the last one
-    rates: Mapping[str, float] = field(default_factory=dict)  # publish: most bytes/s of a receiver, by traffic class
+    rates: Mapping[str, float] = field(default_factory=dict)  # publish, traffic: bytes/s by traffic class
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,6 +108,7 @@ class SharedVllm:
                 max_sequences=128,
                 context_tokens=VLLM_CONTEXT_TOKENS,
                 num_threads=1,
+                watch_pressure=True,
                 vllm=self.settings,
             )
         )

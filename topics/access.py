@@ -72,7 +72,7 @@ _NEEDS = {
         fences=True,
     ),
     "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS, LEDGER), writes=(COMMANDS,), fences=True),
-    "peer": _Needs(),
+    "peer": _Needs(reads=(COMMANDS,)),
 }
 
 

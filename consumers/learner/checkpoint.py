@@ -38,7 +38,9 @@ from schemas.records import Version
 
 FORMAT = 1
 _NAME = re.compile(r"(\d+)\.(\d+)\Z")
-_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+_TENSORS, _STATE = ("model.safetensors", "optimizer.safetensors"), "state.json"
+_FILES = (*_TENSORS, _STATE)
+_Entries: TypeAlias = Mapping[str, Mapping[str, int | str]]  # size and digest by file name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +85,42 @@ def save(folder: Path, snapshot: Snapshot) -> Path:
     Raises:
         CheckpointError: the disk is full or failed; nothing half-written remains.
     """
-    state = snapshot.state
+
+    def write(aside: Path) -> _Entries:
+        write_tensors(aside, snapshot)
+        return {}
+
+    return _save(folder, snapshot.state, write=write)
+
+
+def save_again(folder: Path, state: LearnerState, *, like: Path) -> Path:
+    """Write one with the tensors of another one, which was whole when it was read: its files are linked, not copied.
+
+    Raises:
+        CheckpointError: the file system links no files, or failed; nothing half-written remains.
+    """
+
+    def write(aside: Path) -> _Entries:
+        entries: _Entries = orjson.loads((like / "manifest.json").read_bytes())["files"]
+        for name in _TENSORS:
+            (aside / name).hardlink_to(like / name)
+        return {name: entries[name] for name in _TENSORS}
+
+    return _save(folder, state, write=write)
+
+
+def _save(folder: Path, state: LearnerState, *, write: Callable[[Path], _Entries]) -> Path:
+    """`write` puts the tensors into a folder; it gives what a manifest says of them, as far as it is known."""
     target = folder / f"{state.lineage}.{state.step}"
     aside = folder / f".tmp-{target.name}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         aside.mkdir()
-        _write_files(aside, snapshot)  # (1)
+        known = write(aside)  # (1)
+        (aside / _STATE).write_bytes(orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2))
         for name in _FILES:  # (2)
             _sync(aside / name)
-        _write_manifest(aside)  # (3)
+        _write_manifest(aside, known)  # (3)
         if target.exists():
             shutil.rmtree(target)
         aside.rename(target)  # (4)
@@ -237,17 +265,16 @@ def _read_state(content: bytes) -> LearnerState:
     return state
 
 
-def _write_files(aside: Path, snapshot: Snapshot) -> None:
-    write_tensors(aside, snapshot)
-    (aside / "state.json").write_bytes(orjson.dumps(asdict(snapshot.state), option=orjson.OPT_INDENT_2))
-
-
-def _write_manifest(aside: Path) -> None:
-    files = {name: {"num_bytes": (aside / name).stat().st_size, "blake3": _digest(aside / name)} for name in _FILES}
+def _write_manifest(aside: Path, known: _Entries) -> None:
+    files = {name: known[name] if name in known else _entry(aside / name) for name in _FILES}
     path = aside / "manifest.json"
     path.write_bytes(orjson.dumps({"format": FORMAT, "files": files}, option=orjson.OPT_INDENT_2))
     _sync(path)
     _sync(aside)
+
+
+def _entry(path: Path) -> Mapping[str, int | str]:
+    return {"num_bytes": path.stat().st_size, "blake3": _digest(path)}
 
 
 def _check_manifest(path: Path, manifest: object) -> None:

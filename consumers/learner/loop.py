@@ -18,7 +18,7 @@ Failure: an error of (d) goes through and ends the process; a failed (e) is a no
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,7 @@ class LearnerLoop:
         self._step = start.step
         self._num_cloned = start.num_cloning_steps
         self._first_anchor = start.first_anchor
+        self._restored = start.path  # the checkpoint that has the present weights, as long as they are those restored
         self._demonstrations: Demonstrations | None = None
         self._is_open = False
         self._peer_wait: Deadline | None = None
@@ -128,6 +129,7 @@ class LearnerLoop:
     def _clone(self) -> None:  # (1)
         trainer, settings = self._parts.trainer, self._parts.settings.cloning
         self._context.events.enter("cloning")
+        self._restored = None
         if self._demonstrations is None:
             self._demonstrations = Demonstrations.open(settings, trainer=trainer, seed=self._run.seed)
         turn = Deadline.after(TURN_S, clock=self._context.clock)
@@ -207,7 +209,7 @@ class LearnerLoop:
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
             stats = parts.trainer.step(batch, meanwhile=self._between)  # (b)
-        self._noted = None  # until (d) there is nothing that a checkpoint could say of these weights
+        self._noted = self._restored = None  # until (d) there is nothing that a checkpoint could say of these weights
         with events.phase("staging_weights"):
             parts.publisher.begin(parts.trainer.model, version=Version(lineage=self._lineage, step=batch.step))  # (c)
         drafts = parts.data.close_trained(batch)
@@ -272,11 +274,23 @@ class LearnerLoop:
         self._noted = None
         with self._context.events.phase("checkpointing"):
             try:
-                checkpoint.save(self._checkpoints, snapshot_of(parts.trainer, state=state))
+                self._save(state)
                 self._prune_due = True
             except CheckpointError as error:
                 # The earlier ones are whole, so nothing is lost; a crash only repeats more.
                 self._context.events.notice("checkpoint_failed", details={"why": error.message})
+
+    def _save(self, state: checkpoint.LearnerState) -> None:
+        """A lineage that begins with what a checkpoint has keeps that under its own name, which costs next to nothing.
+
+        Raises:
+            CheckpointError: it was not written.
+        """
+        if self._restored is not None:
+            with suppress(CheckpointError):  # not every file system links
+                checkpoint.save_again(self._checkpoints, state, like=self._restored)
+                return
+        checkpoint.save(self._checkpoints, snapshot_of(self._parts.trainer, state=state))
 
     def _prune(self) -> None:
         """After a transaction: remove checkpoints that retention does not keep."""

@@ -1,11 +1,15 @@
 """From a checkpoint to a learner that can go on, and back.
 
 Role: restores model, optimizer and generator, and says where in the log and in history the learner stands.
-Data in: the checkpoint folder and the `weights` topic. Data out: `Recovered`; `snapshot_of` is the way back.
-Invariants: without a checkpoint everything starts at zero; positions of samples or rewards that were recreated since
-are not used, their records are read from the earliest one instead, and a notice says so.
+Data in: the checkpoint folder, where checkpoints are uploaded to, and the `weights` topic. Data out: `Recovered`;
+`snapshot_of` is the way back.
+Invariants: without a checkpoint everything starts at zero, unless checkpoints are uploaded and the ledger has steps:
+then they must be somewhere. What was uploaded is asked for when nothing whole is on the disk. Positions of samples or
+rewards that were recreated since are not used, their records are read from the earliest one instead, and a notice says
+so.
 Failure: `CheckpointError` when there are checkpoints but none is whole, or they belong to another model or to other
-prompts: numbers would then mean other groups, and the closed set would hide them for ever.
+prompts: numbers would then mean other groups, and the closed set would hide them for ever. `UploadError` when those
+that were uploaded cannot be read now.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from consumers.learner.trainer import Trainer
 from pipeline.engines.model_dir import named_state
 from pipeline.history import ClosedSet, Lineages
 from pipeline.stage import StageContext
+from pipeline.uploads.restoring import bring_newest_back
+from pipeline.uploads.target import open_target, safe_url
 from schemas.errors import CheckpointError
 from schemas.records import Manifest, Version
 from topics.catalog import PROMPTS, WEIGHTS
@@ -29,6 +35,14 @@ from topics.log import ReaderSettings, TopicPartition
 
 READ_LIMIT_S = 60.0
 GENERATOR = "generator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """Where checkpoints were uploaded to."""
+
+    url: str
+    num_trained: int  # steps that the ledger has in the surviving history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +56,7 @@ class Recovered:
     num_cloning_steps: int
     first_anchor: str
     listed: list[Manifest]  # versions on the `weights` topic that have no tombstone
+    path: Path | None = None  # of the checkpoint
 
 
 def surviving(lineages: Lineages) -> checkpoint.Survives:
@@ -53,14 +68,25 @@ def surviving(lineages: Lineages) -> checkpoint.Survives:
     return survives
 
 
-def recover(context: StageContext, *, trainer: Trainer, folder: Path, lineages: Lineages) -> Recovered:
+def recover(
+    context: StageContext,
+    *,
+    trainer: Trainer,
+    folder: Path,
+    lineages: Lineages,
+    elsewhere: Elsewhere | None = None,
+) -> Recovered:
     """Restore `trainer` from the newest whole checkpoint of the present history, if there is one.
+
+    Args:
+        elsewhere: where to look when none is in `folder`.
 
     Raises:
         CheckpointError: none is whole, or it belongs to another model or to other prompts.
+        UploadError: what was uploaded cannot be read now, or is damaged.
     """
     listed = listed_manifests(context)
-    restored = checkpoint.newest_valid(folder, survives=surviving(lineages))
+    restored = _newest(context, folder=folder, survives=surviving(lineages), elsewhere=elsewhere)
     if restored is None:
         return Recovered(
             lineage=0, step=0, closed=ClosedSet(), positions={}, num_cloning_steps=0, first_anchor="", listed=listed
@@ -78,6 +104,7 @@ def recover(context: StageContext, *, trainer: Trainer, folder: Path, lineages: 
         num_cloning_steps=state.num_cloning_steps,
         first_anchor=state.first_anchor,
         listed=listed,
+        path=restored.path,
     )
 
 
@@ -129,6 +156,43 @@ def put_back(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
     optimizer = dict(snapshot.optimizer)
     checkpoint.restore_generator(trainer.generator, optimizer.pop(GENERATOR, None))
     checkpoint.restore_optimizer(trainer.optimizer, optimizer)
+
+
+def _newest(
+    context: StageContext, *, folder: Path, survives: checkpoint.Survives, elsewhere: Elsewhere | None
+) -> checkpoint.Restored | None:
+    """The newest on the disk; else the newest that was uploaded, brought back to the disk.
+
+    Raises:
+        CheckpointError, UploadError: see `recover`.
+    """
+    try:
+        found, why = checkpoint.newest_valid(folder, survives=survives), ""
+    except CheckpointError as error:
+        if elsewhere is None:
+            raise
+        found, why = None, error.message
+    if found is not None or elsewhere is None:
+        return found
+    url = safe_url(elsewhere.url)
+    place = bring_newest_back(
+        open_target(elsewhere.url),
+        run=context.run.name,
+        folder=folder,
+        survives=survives,
+        tell=lambda text: context.events.notice("checkpoint_skipped", details={"why": text}),
+    )
+    if place is not None:
+        context.events.notice("checkpoint_brought_back", details={"url": url, "path": str(place)})
+        return checkpoint.Restored(snapshot=checkpoint.load(place), path=place)
+    if why or elsewhere.num_trained > 0:
+        raise CheckpointError(
+            f"{why or f'no checkpoint is in {folder}'}, and none of run {context.run.name} is at {url}; the ledger has "
+            f"{elsewhere.num_trained} trained steps, which starting anew would train again",
+            hint="bring a checkpoint back to either place; to train from the beginning all the same, move the folder "
+            "away and unset learner.checkpoint.upload for the start",
+        )
+    return None
 
 
 def _positions(context: StageContext, state: checkpoint.LearnerState) -> dict[TopicPartition, int]:

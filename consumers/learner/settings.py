@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
+from pipeline.uploads.settings import UploadSettings
 
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -49,7 +50,7 @@ class CloningSettings(Section):
     )
 
 
-class CheckpointSettings(Section):
+class CheckpointSettings(UploadSettings):
     """`[learner.checkpoint]`."""
 
     every_steps: PositiveInt = Field(default=10, description="Steps between checkpoints; the last step has one always.")
@@ -71,7 +72,15 @@ class LearnerSettings(Section):
     )
     ranks: PositiveInt = Field(
         default=1,
-        description="Processes that train together, data-parallel; rank r reads the partitions p with p mod ranks = r.",
+        description="Processes that train together, data-parallel; rank r reads the partitions p with p mod ranks = r. "
+        "With max_ranks: those at the start of the run.",
+    )
+    min_ranks: PositiveInt | None = Field(
+        default=None, description="Fewest ranks the scheduler may leave; absent: as many as ranks."
+    )
+    max_ranks: PositiveInt | None = Field(
+        default=None,
+        description="Most ranks it may ask for; absent: as ranks. A change costs a checkpoint and a restart.",
     )
     rendezvous_host: str = Field(
         default="127.0.0.1", description="Address at which rank 0 listens and the other ranks find it."
@@ -115,3 +124,17 @@ class LearnerSettings(Section):
     loss: LossSettings = Field(default_factory=LossSettings, description="The policy loss.")
     cloning: CloningSettings = Field(default_factory=CloningSettings, description="Behaviour cloning.")
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings, description="Checkpoints.")
+
+    @model_validator(mode="after")
+    def _limits_hold_ranks(self) -> Self:
+        fewest, most = self.rank_limits
+        if not fewest <= self.ranks <= most:
+            raise ValueError(f"ranks = {self.ranks} is not within min_ranks = {fewest} and max_ranks = {most}")
+        return self
+
+    @property
+    def rank_limits(self) -> tuple[int, int]:
+        """Fewest and most ranks."""
+        fewest = self.ranks if self.min_ranks is None else self.min_ranks
+        most = self.ranks if self.max_ranks is None else self.max_ranks
+        return fewest, most

@@ -7,7 +7,7 @@ Failure: `EngineError` when the model directory cannot be loaded; `ValueError` w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,7 @@ class LearnerSetup:
     rewards: Mapping[str, float]  # weight of every required reward
     lease_s: float
     redis: RedisClient | None = None
+    trainer: Callable[[], Trainer] | None = None  # given: used in place of the model's own
 
 
 def make_trainer(context: StageContext, setup: LearnerSetup, *, rank: int = 0) -> Trainer:
@@ -40,6 +41,8 @@ def make_trainer(context: StageContext, setup: LearnerSetup, *, rank: int = 0) -
     Raises:
         EngineError: the model directory cannot be loaded.
     """
+    if setup.trainer is not None:
+        return setup.trainer()
     return Trainer(setup.settings, _own_device(setup.model, setup.settings, rank=rank), seed=context.run.seed)
 
 

@@ -26,12 +26,14 @@ from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
 from consumers.learner.loop import LearnerLoop, LoopParts
 from consumers.learner.publisher import Publisher
-from consumers.learner.recovery import Recovered, recover
+from consumers.learner.recovery import Elsewhere, Recovered, recover
 from consumers.learner.setup import LearnerSetup, make_assembler, make_trainer
 from consumers.learner.trainer import Trainer
 from consumers.learner.upstream import UpstreamWatch
 from pipeline.history import Lineages
 from pipeline.stage import StageContext
+from pipeline.traffic.phase_file import PhaseWriter, phase_path
+from pipeline.uploads.target import check_target
 from pipeline.weights.chunks import ChunkStore
 from topics.clock import Deadline
 from topics.log import WriterSettings
@@ -49,6 +51,7 @@ class LearnerStage:
         self._holder = RunHolder(context, setup.redis, lease_s=setup.lease_s)
         self._ledger: Ledger | None = None
         self._loop: LearnerLoop | None = None
+        self._phases: PhaseWriter | None = None
         self._is_sound = True  # False inside a turn, and after one that failed
 
     @property
@@ -60,10 +63,13 @@ class LearnerStage:
 
         Raises:
             LeaseHeld: another learner of this run is alive.
-            CheckpointError: there are checkpoints, and none is whole.
+            CheckpointError: there are checkpoints, and none is whole; or the ledger has steps, and none is anywhere.
+            UploadError: the local ones are gone, and those that were uploaded cannot be read.
+            SettingsError: what uploads need is not installed.
             EngineError: the model directory cannot be loaded.
         """
         context = self._context
+        context.metrics.gauge("ranks", self._setup.settings.ranks)
         if not self._holder.take():  # (1)
             return
         writer = context.log.writer(
@@ -78,7 +84,9 @@ class LearnerStage:
             trainer=trainer,
             folder=context.run.folder / "checkpoints",
             lineages=ledger.view.lineages,
+            elsewhere=self._elsewhere(num_trained=ledger.view.step),
         )
+        self._tell_phases()
         group = self._meet(trainer, deadline=deadline)  # (4)
         if context.stop.requested:  # nothing is written yet, so there is nothing to void
             return
@@ -109,6 +117,7 @@ class LearnerStage:
         After an error nothing is saved or committed: another process may have taken over.
         """
         with ExitStack() as leaving:  # each step is taken whatever happened in the one before; the last one first
+            leaving.callback(self._tell_no_phase)
             leaving.callback(self._holder.release)
             if self._ledger is not None:
                 leaving.callback(self._ledger.close, deadline=deadline)
@@ -116,6 +125,27 @@ class LearnerStage:
                 leaving.callback(self._loop.close, in_order=self._is_sound)
                 if self._is_sound:
                     self._loop.save()
+
+    def _elsewhere(self, *, num_trained: int) -> Elsewhere | None:
+        url = self._setup.settings.checkpoint.upload
+        if url is None:
+            return None
+        check_target(url)
+        return Elsewhere(url=url, num_trained=num_trained)
+
+    def _tell_phases(self) -> None:
+        """Let senders of this host see each phase at once."""
+        try:
+            self._phases = PhaseWriter(phase_path(self._context.run.folder))
+        except OSError as error:  # no such file: they know no phase, and go by the weights alone
+            self._context.events.notice("phase_not_told", details={"why": str(error)})
+        else:
+            self._context.events.on_phase = self._phases.enter
+
+    def _tell_no_phase(self) -> None:
+        if self._phases is not None:
+            self._context.events.on_phase = lambda _: None
+            self._phases.close()
 
     def _facts(self, recovered: Recovered, *, trainer: Trainer) -> dict[str, str]:
         setup = self._setup

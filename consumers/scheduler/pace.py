@@ -55,6 +55,8 @@ def _values(snapshot: Snapshot) -> dict[tuple[str, Labels], float]:
     known = [steps for steps in snapshot.versions_behind().values() if steps is not None]
     if known:
         found["versions_behind_max", ()] = max(known)
+    if (lag := snapshot.publish_lag.versions) is not None:
+        found["publish_lag_versions", ()] = lag
     return found
 
 

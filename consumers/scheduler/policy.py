@@ -1,8 +1,9 @@
 """What to command, given what is known: a pure function.
 
-Role: the built-in policy, `static`: publishes each newest staged version in waves (`waves`), keeps the heartbeat,
-pauses admission while a required reward cannot score, packs stragglers where that is set (`packing`). Replicas and
-traffic classes are for other policies, behind the same `Policy`.
+Role: the built-in policy, `static`: publishes the newest staged version that is needed, in waves (`waves`, `need`),
+keeps the heartbeat, pauses admission while a required reward cannot score, tells the measured publish lag (`credit`),
+packs stragglers where that is set (`packing`). Replicas and traffic classes are for other policies, behind the same
+`Policy`.
 Data in and out: a `Snapshot` and the settings in; drafts of commands out, each with its reason and the state it
 assumes. The scheduler and the simulator call the same function.
 Invariants: no clock, no I/O, no memory: what was commanded is part of the snapshot; unknown holds what stands, it
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from consumers.scheduler.credit import next_credit
 from consumers.scheduler.packing import next_pack
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import InstanceSeen, Packing, Publishing, RewardSeen, Snapshot
@@ -41,9 +43,10 @@ class CommandDraft:
     reason: str
     assumed: Mapping[str, str] = field(default_factory=dict)
     publish: Publishing | None = None  # kind publish
-    rates: Mapping[str, float] = field(default_factory=dict)  # kind publish: bytes per second by traffic class
+    rates: Mapping[str, float] = field(default_factory=dict)  # kinds publish, traffic: bytes per second by class
     replicas: int | None = None
-    rate: float | None = None
+    rate: float | None = None  # kind rate: groups per second; kind credit: publish lag in versions
+    targets: tuple[str, ...] = ()  # kind scale: domains in which the further processes should be
     drain: bool | None = None
     pack: Packing | None = None  # kind pack
 
@@ -67,6 +70,7 @@ def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft
     found = (
         _publish(snapshot, settings),
         _admission(snapshot, settings),
+        _credit(snapshot, settings),
         _pack(snapshot, settings),
         _heartbeat(snapshot, settings),
     )
@@ -110,6 +114,13 @@ def _heartbeat(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft 
         reason="the scheduler is alive",
         assumed={"published": str(snapshot.standing.published), "num_instances": str(len(snapshot.instances))},
     )
+
+
+def _credit(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:
+    step = next_credit(snapshot, settings)
+    if step is None:
+        return None
+    return CommandDraft(target="prompts", kind="credit", rate=float(step.lag), reason=step.reason, assumed=step.assumed)
 
 
 def _admission(snapshot: Snapshot, settings: SchedulerSettings) -> CommandDraft | None:

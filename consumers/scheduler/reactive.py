@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.policy import decide as decide_static
+from consumers.scheduler.pool import Lending, Pool, Split, lend
 from consumers.scheduler.scaling import Wish, scale
 from consumers.scheduler.settings import SchedulerSettings
-from consumers.scheduler.snapshot import Scalable, Snapshot
+from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
 from topics.catalog import SAMPLES
 
 LEARNER_WAITS = ("learner", "waiting_for_data")
@@ -21,15 +22,29 @@ LEARNER_WAITS = ("learner", "waiting_for_data")
 
 def decide(snapshot: Snapshot, settings: SchedulerSettings) -> list[CommandDraft]:
     """What `static` decides, and scale commands."""
-    return [*decide_static(snapshot, settings), *scale(snapshot, settings, wishes=wishes)]
+    lent = lend(snapshot, settings, wishes=lending)
+    return [*decide_static(snapshot, settings), *lent, *scale(snapshot, settings, wishes=wishes)]
 
 
 def wishes(snapshot: Snapshot, target: Scalable, *, settings: SchedulerSettings) -> Wish | None:
     """See the module."""
     now = snapshot.replicas_wanted(target)
-    if target.target == "rollout":
+    if target.target == LEARNER or (target.target == ROLLOUT and snapshot.slots is not None):
+        return None  # by lending, or not at all
+    if target.target == ROLLOUT:
         return _of_rollouts(snapshot, settings, now=now)
     return _of_reward(snapshot, settings, group=target.group, now=now)
+
+
+def lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None:
+    """In a pool, one rollout more is one rank less, and the reverse."""
+    wish = _of_rollouts(snapshot, settings, now=pool.now.rollouts)
+    if wish is None:
+        return None
+    split = Split(rollouts=wish.replicas, ranks=pool.slots - wish.replicas)
+    if split not in pool.splits():
+        return None
+    return Lending(split=split, reason=wish.reason, assumed=wish.assumed)
 
 
 def _of_rollouts(snapshot: Snapshot, settings: SchedulerSettings, *, now: int) -> Wish | None:

@@ -2,9 +2,9 @@
 
 Role: shared by the policies that scale.
 Data in: a snapshot, and a wish per target. Data out: drafts of kind `scale`.
-Invariants: within the bounds of the run file; up by half of what there is at most (at least by one), down by one; not
-before the last change has been carried out, and not within its cool-down, which is longer for going down; nothing while
-a wish is unknown, or in the first seconds of listening.
+Invariants: within the bounds of the run file and the room that the others leave in a pool; up by half of what there is
+at most (at least by one), down by one; not before the last change has been carried out, and not within its cool-down,
+which is longer for going down; nothing while a wish is unknown, or in the first seconds of listening.
 Failure: none.
 """
 
@@ -43,7 +43,7 @@ def scale(snapshot: Snapshot, settings: SchedulerSettings, *, wishes: Wishes) ->
         if wish is None:
             continue
         now = snapshot.replicas_wanted(target)
-        replicas = _bounded(wish.replicas, target, now=now)
+        replicas = _bounded(wish.replicas, now=now, least=target.least, most=snapshot.room(target))
         if replicas == now or _must_wait(snapshot, target, up=replicas > now, settings=settings):
             continue
         yield CommandDraft(
@@ -55,10 +55,10 @@ def scale(snapshot: Snapshot, settings: SchedulerSettings, *, wishes: Wishes) ->
         )
 
 
-def _bounded(wished: int, target: Scalable, *, now: int) -> int:
+def _bounded(wished: int, *, now: int, least: int, most: int) -> int:
     """What may be commanded now on the way to a wish."""
     within = min(max(wished, now - 1), now + max(1, now // 2))
-    return min(max(within, target.least), target.most)
+    return max(min(within, most), least)
 
 
 def _must_wait(snapshot: Snapshot, target: Scalable, *, up: bool, settings: SchedulerSettings) -> bool:

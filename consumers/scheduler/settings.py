@@ -48,6 +48,21 @@ class SchedulerSettings(Section):
         default=30.0,
         description="Longest wait for an engine that was given leave to load, its fetch included; then the next do.",
     )
+    publish_within_versions: int = Field(
+        default=0,
+        ge=0,
+        description="A version is skipped while no engine lacks more than this many, and max_staleness allows it; 0: "
+        "only where publishing is not cheap.",
+    )
+    publish_cheap_share: float = Field(
+        default=0.5,
+        ge=0,
+        description="Share of a step up to which a publish is cheap: every version goes out. Above it, one is skipped "
+        "while engines still fetch the one before, or a newer one is due in a moment.",
+    )
+    credit_hold_s: Seconds = Field(
+        default=60.0, description="Least time from a change of the publish lag that credit reckons with to a lower one."
+    )
     scale_up_cool_down_s: Seconds = Field(
         default=20.0, description="Least time from a change of replicas to more of them."
     )
@@ -57,6 +72,12 @@ class SchedulerSettings(Section):
     )
     scale_slack: float = Field(
         default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
+    )
+    steady_share: float = Field(
+        default=0.1,
+        gt=0,
+        description="stage_aware, in a pool: nothing moves while the rate of samples differs by more than this share "
+        "from that of the last half of the window.",
     )
     start_cost_share: float = Field(
         default=0.2, gt=0, description="stage_aware: largest share of the time left that a process may take to start."

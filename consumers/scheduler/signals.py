@@ -14,6 +14,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from consumers.scheduler.publish_cost import PublishCost
+from consumers.scheduler.publish_lag import PublishLag
 from consumers.scheduler.shares import Shares
 from consumers.scheduler.snapshot import InstanceSeen, LagKey, Snapshot, Standing, owner_of
 from consumers.scheduler.stage_clock import PhaseTimes, Rates
@@ -40,15 +42,22 @@ class Signals:
         self._ledger = ledger
         self._instances: dict[str, InstanceSeen] = {}
         self._stopped_s: dict[str, float] = {}
-        self._staged: set[Version] = set()
+        self._staged: dict[Version, tuple[float | None, int | None]] = {}  # when it was seen, bytes on the way
+        self._publish_lag = PublishLag()
+        self._publish_cost = PublishCost()
 
     def add_event(self, event: StageEvent, *, now_s: float) -> None:
-        """Take in one event, read at `now_s`."""
+        """Take in one event, read at `now_s`; what an instance says after its good-bye does not bring it back."""
+        if event.instance in self._stopped_s:
+            return
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return
         self._times.add(event)
         self._shares.add(event, now_s=now_s)
+        if event.stage == "rollout":
+            self._publish_lag.add(event, newest=self._newest_made())
+            self._publish_cost.add(event, sizes={version: size for version, (_, size) in self._staged.items()})
         if event.kind == "notice" and event.name == "stopped":
             self._instances.pop(event.instance, None)
             self._stopped_s[event.instance] = now_s
@@ -61,6 +70,7 @@ class Signals:
                 phase="",
                 phase_since_s=now_s,
                 heard_s=now_s,
+                began_s=now_s,
                 seq=event.seq,
             )
         seen = replace(
@@ -72,18 +82,18 @@ class Signals:
             self._rates.add(event.instance, owner_of(seen), gauges=finite, now_s=now_s)
         self._instances[event.instance] = _with_phase(seen, _phase_of(event), now_s=now_s)
 
-    def add_manifest(self, version: Version) -> None:
-        """A version has a manifest."""
-        self._staged.add(version)
+    def add_manifest(self, version: Version, *, seen_s: float | None = None, num_bytes: int | None = None) -> None:
+        """A version has a manifest, read at `seen_s`, and is so many bytes on the way."""
+        self._staged.setdefault(version, (seen_s, num_bytes))
 
     def prune_manifest(self, version: Version) -> None:
         """Its manifest was taken back."""
-        self._staged.discard(version)
+        self._staged.pop(version, None)
 
     @property
     def listed(self) -> Collection[Version]:
         """Versions with a manifest, whoever wrote it."""
-        return self._staged
+        return self._staged.keys()
 
     def forget_silent(self, *, now_s: float, after_s: float) -> list[str]:
         """Drop instances that were not heard of for longer than `after_s`; returns their names."""
@@ -102,6 +112,8 @@ class Signals:
     def snapshot(self, *, now_s: float, lag: Mapping[LagKey, int | None], standing: Standing) -> Snapshot:
         """Everything, as of `now_s`."""
         instances = tuple(self._instances[name] for name in sorted(self._instances))
+        times, newest = self._times.times(), self._newest_made()
+        since_s, num_bytes = (None, None) if newest is None else self._staged[newest]
         return Snapshot(
             now_s=now_s,
             observed_s=now_s - self._began_s,
@@ -109,15 +121,23 @@ class Signals:
             stopped=frozenset(self._stopped_s),
             staged=tuple(sorted(version for version in self._staged if self._ledger.is_made(version))),
             horizon=self._ledger.horizon,
+            newest_since_s=since_s,
+            publish_s=self._publish_cost.publish_s(num_bytes, times=times),
+            publish_lag=self._publish_lag.seen(),
             lag=dict(lag),
-            times=self._times.times(),
+            times=times,
             rates=self._rates.per_s(now_s),
+            late_rates=self._rates.per_s(now_s, part=0.5),
             shares=self._shares.of_phases(instances, now_s=now_s),
             slot_use=self._shares.of_slots(instances, now_s=now_s),
             standing=standing,
         )
 
+    def _newest_made(self) -> Version | None:
+        return max((version for version in self._staged if self._ledger.is_made(version)), default=None)
+
     def _forget(self, instance: str) -> None:
+        self._publish_lag.forget(instance)
         self._times.forget(instance)
         self._rates.forget(instance)
         self._shares.forget(instance)

@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumers.scheduler.publish_lag import LagSeen
 from consumers.scheduler.stage_clock import FlowKey, PhaseKey, PhaseTime
 from schemas.records import Version
 from topics.catalog import PROMPTS
 
 _REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
 LagKey = tuple[str, str]  # (consumer group, short topic name)
+ROLLOUT, LEARNER = "rollout", "learner"  # stages, and targets of scale commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class InstanceSeen:
     phase_since_s: float  # when the phase was first seen
     heard_s: float  # when it was last heard of
     seq: int
+    began_s: float = 0.0  # when it was first heard of
     gauges: Mapping[str, float] = field(default_factory=dict)
     version: Version | None = None  # served or reached; None: it has none yet
     domain: str = ""  # label of its place in the network; empty: not known
@@ -98,8 +101,8 @@ class Packing:
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
-    target: str  # "rollout", "reward.NAME"
-    group: str  # consumer group whose members they are
+    target: str  # "rollout", "learner" (its ranks), "reward.NAME"
+    group: str  # consumer group whose members they are; empty: none
     least: int
     most: int
     initial: int  # number at the start of the run
@@ -119,12 +122,22 @@ class Scaled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Credited:
+    """The credit command in force."""
+
+    lag: int  # versions
+    at_s: float  # when it was given, or read back
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """The commands in force, as they stand on the compacted topic."""
 
     publish: Publishing | None = None
     rate: float | None = None  # groups per second; None: no limit
     scale: Mapping[str, Scaled] = field(default_factory=dict)  # by target; absent: as at the start of the run
+    credit: Credited | None = None  # None: the run file's publish lag counts
+    traffic: Mapping[str, float] | None = None  # rates of hosts by class (pipeline.traffic.permit); None: the settings'
     pack: Packing | None = None
     heartbeat_s: float | None = None  # time of our own last heartbeat; None: none by this process yet
 
@@ -144,15 +157,21 @@ class Snapshot:
     stopped: frozenset[str] = frozenset()  # instances that said good-bye
     staged: tuple[Version, ...] = ()  # versions of the surviving history with a manifest, ascending
     horizon: Version | None = None  # the newest version that can exist; None: not known
+    newest_since_s: float | None = None  # when the newest of them was first seen
+    publish_s: float | None = None  # what an engine will take to fetch and load it; None: not known
+    publish_lag: LagSeen = field(default_factory=LagSeen)  # how far behind generation begins
     lag: Mapping[LagKey, int | None] = field(default_factory=dict)  # records; None: unknown
     times: Mapping[PhaseKey, PhaseTime] = field(default_factory=dict)  # how long phases take; absent: none ended yet
     rates: Mapping[FlowKey, float] = field(default_factory=dict)  # per second; absent: not known
+    late_rates: Mapping[FlowKey, float] = field(default_factory=dict)  # the same over the last half of that time
     shares: Mapping[PhaseKey, float] = field(default_factory=dict)  # of time lately; absent: none of it was seen
     slot_use: float | None = None  # mean share of the engines' slots in use lately; None: not known
     fleet: tuple[Scalable, ...] = ()  # what has a number of replicas that may be changed
+    slots: int | None = None  # that rollouts and learner ranks share; None: they share none
     groups_per_step: int = 1
     group_size: int = 1
     max_steps: int | None = None
+    max_staleness: int | None = None  # versions; None: not known
     standing: Standing = Standing()
 
     @property
@@ -180,15 +199,22 @@ class Snapshot:
         scaled = self.standing.scale.get(target.target)
         return target.initial if scaled is None else scaled.replicas
 
+    def room(self, target: Scalable) -> int:
+        """The most replicas that it may have: its limit, or what the others leave it of the pool."""
+        if self.slots is None or target.target not in (ROLLOUT, LEARNER):
+            return target.most
+        others = (one for one in self.fleet if one.target in (ROLLOUT, LEARNER) and one.target != target.target)
+        return min(target.most, self.slots - sum(map(self.replicas_wanted, others)))
+
     def replicas_heard(self, target: Scalable, *, silence_s: float) -> int:
         """Processes of it that were heard lately."""
-        owner = target.stage if target.stage == "rollout" else target.group
+        owner = target.stage if target.stage in (ROLLOUT, LEARNER) else target.group
         return sum(owner in (one.stage, owner_of(one)) and one.age_s(self.now_s) <= silence_s for one in self.instances)
 
     def has_unstarted_prompts(self) -> bool:
         """Whether there are more sequences to make of prompts that no engine has taken up than slots for them; unknown
         is no."""
-        targets = [each for each in self.fleet if each.target == "rollout"]
+        targets = [each for each in self.fleet if each.target == ROLLOUT]
         lag = self.lag.get((targets[0].group, PROMPTS.name)) if targets else None
         free = self.free_slots()
         if lag is None or free is None:

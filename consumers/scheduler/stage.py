@@ -18,14 +18,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
+from consumers.scheduler.credit import LateAlarm
 from consumers.scheduler.guarded import GuardedPolicy
 from consumers.scheduler.lag_watch import LagWatch
 from consumers.scheduler.pace import Pace
 from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
+from consumers.scheduler.publish_cost import travel_bytes
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
 from consumers.scheduler.snapshot import Scalable
 from consumers.scheduler.standing import StandingCommands
+from consumers.scheduler.topology import TopologySettings, placed
 from pipeline.history import LedgerView
 from pipeline.plugins import load_plugin
 from pipeline.stage import TURN_S, StageContext
@@ -39,6 +42,7 @@ from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer,
 _WRITE_S = 10.0  # longest wait for the commands of one decision
 _MAX_RECORDS = 500  # of one poll
 _IDLE_POLL_S = 0.05
+NO_TOPOLOGY = TopologySettings()
 
 
 class SchedulerStage:
@@ -53,17 +57,20 @@ class SchedulerStage:
         settings: SchedulerSettings,
         policy: Policy | None = None,
         fleet: tuple[Scalable, ...] = (),
+        topology: TopologySettings = NO_TOPOLOGY,
     ) -> None:
         self._context = context
         self._settings = settings
         self._policy = policy
         self._fleet = fleet
+        self._topology = topology
         self._guarded: GuardedPolicy
         self._ledger = LedgerView(context.log.data_partitions)
         self._signals = self._new_signals()
         self._unbacked = UnbackedVersions(context.clock)
         self._commands = StandingCommands(run=context.run.name)
         self._decided_s: float | None = None
+        self._late = LateAlarm(self._too_late)
         self._pace = Pace(context.metrics, every_s=context.run.heartbeat_s)
         self._writer: Writer | None = None
         self._reader: Reader | None = None
@@ -164,7 +171,7 @@ class SchedulerStage:
         for envelope in envelopes:
             record = envelope.record
             if envelope.topic == WEIGHTS.name:
-                self._fold_manifest(envelope)
+                self._fold_manifest(envelope, now_s=now_s)
                 urgent = True
             elif isinstance(record, Outcome | LineageStarted | LedgerSealed):
                 self._ledger.add(envelope.partition, record)
@@ -175,9 +182,10 @@ class SchedulerStage:
             self._context.events.notice("instance_gone", details={"instance": gone}, silent_s=self._settings.forget_s)
         return urgent or self._ledger.horizon != horizon
 
-    def _fold_manifest(self, envelope: Envelope) -> None:
+    def _fold_manifest(self, envelope: Envelope, *, now_s: float) -> None:
         if isinstance(envelope.record, Manifest):
-            self._signals.add_manifest(envelope.record.version)
+            manifest = envelope.record
+            self._signals.add_manifest(manifest.version, seen_s=now_s, num_bytes=travel_bytes(manifest))
         elif envelope.key is not None and (version := version_of_key(envelope.key)) is not None:
             self._signals.prune_manifest(version)
 
@@ -206,16 +214,27 @@ class SchedulerStage:
         snapshot = replace(
             self._signals.snapshot(now_s=now_s, lag=self._lag.latest(), standing=self._commands.standing),
             fleet=self._fleet,
+            slots=run.slots,
             groups_per_step=run.groups_per_step,
             group_size=run.group_size,
             max_steps=run.max_steps,
+            max_staleness=run.max_staleness,
         )
-        drafts = self._guarded.decide(snapshot, self._settings)
+        drafts = placed(self._guarded.decide(snapshot, self._settings), snapshot, topology=self._topology)
         self._pace.tell(snapshot)
+        if run.on_stale != "train":
+            self._late.look(snapshot)
         if drafts:
             self._write(self._writer, drafts)
             for draft in drafts:
                 self._tell(draft, now_s=now_s)
+
+    def _too_late(self, lag: int, bound: int) -> None:
+        text = (
+            f"versions reach the engines {lag} versions late, and run.max_staleness = {bound}: what they make is too "
+            "old at once; raise run.max_staleness, make publishing faster or steps longer"
+        )
+        self._context.events.notice("publish_too_late", details={"text": text}, lag=lag, max_staleness=bound)
 
     def _policy_failed(self, why: str) -> None:
         self._context.events.notice("policy_failed", details={"policy": self._settings.policy, "why": why})

@@ -22,10 +22,12 @@ from schemas.records import StageEvent
 
 NUM_SPANS = 64  # of one phase, over all processes of the stage
 STEP = ("learner", "step")  # from one step to the next, whatever the time was spent on
+FORWARD_BACKWARD = ("learner", "forward_backward")  # what ranks divide among them
 COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_generated", "samples_scored{")
 MOST_NAMES = 256  # of phases, and of flows
 MOST_CHARS = 512  # of one: a group id and a counter
 _SPENT = "spent_s"
+_LEARNER, _STARTING = "learner", "starting"
 PhaseKey = tuple[str, str]  # (stage, phase)
 FlowKey = tuple[str, str]  # (owner, counter with its labels)
 
@@ -40,15 +42,20 @@ class PhaseTime:
 
 
 class PhaseTimes:
-    """Spans of phases, the last ones of each."""
+    """Spans of phases, the last ones of each. Those of a learner are forgotten when its processes are new: it may have
+    another number of ranks now."""
 
     def __init__(self) -> None:
+        self._ranks: set[str] = set()  # instances of the learner
         self._spans: dict[PhaseKey, deque[float]] = {}
         self._times: dict[PhaseKey, PhaseTime] = {}  # of spans that did not change since
         self._stepped: dict[str, tuple[float, float]] = {}  # instance -> (sender's time of its last step, step)
 
     def add(self, event: StageEvent) -> None:
         """Take one event; those of an instance in their order."""
+        if event.stage == _LEARNER and event.instance not in self._ranks:
+            self._ranks.add(event.instance)
+            self._begin_anew(_LEARNER)
         if event.kind == "phase_ended":
             self._take((event.stage, event.name), event.gauges.get(_SPENT, math.nan))
         elif event.kind == "notice" and (event.stage, event.name) == STEP:
@@ -61,12 +68,19 @@ class PhaseTimes:
     def forget(self, instance: str) -> None:
         """The process is gone."""
         self._stepped.pop(instance, None)
+        self._ranks.discard(instance)
 
     def times(self) -> dict[PhaseKey, PhaseTime]:
         """Phases that ended at least once."""
         for key in self._spans.keys() - self._times.keys():
             self._times[key] = _time_of(self._spans[key])
         return dict(self._times)
+
+    def _begin_anew(self, stage: str) -> None:
+        """Forget how long its phases took, but for the start."""
+        for key in [key for key in self._spans if key[0] == stage and key[1] != _STARTING]:
+            del self._spans[key]
+            self._times.pop(key, None)
 
     def _take(self, key: PhaseKey, span_s: float) -> None:
         if math.isfinite(span_s) and span_s >= 0 and is_taken(key, self._spans):
@@ -108,15 +122,21 @@ class Rates:
         """The process is gone; what it counted stays counted."""
         self._last.pop(instance, None)
 
-    def per_s(self, now_s: float) -> dict[FlowKey, float]:
-        """Rate of each counter that was seen twice; 0 of one that stood still for the whole window."""
+    def per_s(self, now_s: float, *, part: float = 1.0) -> dict[FlowKey, float]:
+        """Rate of each counter that was seen twice; 0 of one that stood still for the whole window.
+
+        Args:
+            part: over this share of the window only, its end.
+        """
         while self._added and self._added[0][0] < now_s - self._window_s:
             self._added.popleft()
-        over_s = min(self._window_s, now_s - self._began_s)
+        over_s = min(self._window_s * part, now_s - self._began_s)
         if over_s <= 0:
             return {}
         rates = dict.fromkeys(self._seen, 0.0)
-        for _, key, more in self._added:
+        for at_s, key, more in reversed(self._added):
+            if at_s < now_s - over_s:
+                break
             rates[key] += more / over_s
         return rates
 

@@ -9,15 +9,18 @@ Failure: `LogError` when no epoch is left, which only a forged command brings ab
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from consumers.scheduler.policy import CommandDraft
-from consumers.scheduler.snapshot import Packing, Publishing, Scaled, Standing
+from consumers.scheduler.snapshot import Credited, Packing, Publishing, Scaled, Standing
 from schemas.errors import LogError
 from schemas.records import Command
 from schemas.validation import MAX_EPOCH
 
-_PUBLISH, _RATE, _SCALE, _PACK = ("rollout", "publish"), ("prompts", "rate"), "scale", ("rollout", "pack")
+_PUBLISH, _RATE, _TRAFFIC, _SCALE = ("rollout", "publish"), ("prompts", "rate"), ("host", "traffic"), "scale"
+_CREDIT = ("prompts", "credit")
+_PACK = ("rollout", "pack")
 
 
 class StandingCommands:
@@ -38,6 +41,10 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=_publishing(command, now_s=now_s))
         elif (command.target, command.kind) == _RATE:
             self._standing = replace(self._standing, rate=command.rate)
+        elif (command.target, command.kind) == _CREDIT:
+            self._standing = replace(self._standing, credit=_credited(command.rate, at_s=now_s))
+        elif (command.target, command.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(command.rates))
         elif command.kind == _SCALE and command.replicas is not None:
             self._scale(command.target, command.replicas, at_s=now_s)
         elif (command.target, command.kind) == _PACK:
@@ -96,6 +103,10 @@ class StandingCommands:
             self._standing = replace(self._standing, publish=draft.publish)
         elif (draft.target, draft.kind) == _RATE:
             self._standing = replace(self._standing, rate=draft.rate)
+        elif (draft.target, draft.kind) == _CREDIT:
+            self._standing = replace(self._standing, credit=_credited(draft.rate, at_s=now_s))
+        elif (draft.target, draft.kind) == _TRAFFIC:
+            self._standing = replace(self._standing, traffic=dict(draft.rates))
         elif draft.kind == _SCALE and draft.replicas is not None:
             self._scale(draft.target, draft.replicas, at_s=now_s)
         elif (draft.target, draft.kind) == _PACK:
@@ -108,10 +119,15 @@ class StandingCommands:
         self._standing = replace(self._standing, scale=scale)
 
 
+def _credited(lag: float | None, *, at_s: float) -> Credited | None:
+    """None: there is no lag in it that can be reckoned with."""
+    return Credited(lag=int(lag), at_s=at_s) if lag is not None and math.isfinite(lag) and lag >= 0 else None
+
+
 def _targets(draft: CommandDraft) -> tuple[str, ...]:
     if draft.pack is not None:
         return draft.pack.givers
-    return () if draft.publish is None else draft.publish.targets
+    return draft.targets if draft.publish is None else draft.publish.targets
 
 
 def _waves(draft: CommandDraft) -> tuple[tuple[str, ...], ...]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from consumers.scheduler.need import why_held
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import Publishing, Snapshot
 from pipeline.waves import is_released, is_target
@@ -57,7 +58,9 @@ def next_publish(snapshot: Snapshot, settings: SchedulerSettings) -> Step | None
         return None
     crew = _Crew(snapshot, settings, standing=standing)
     if newest is not None and (standing is None or newest > standing.version):
-        return crew.begin(newest)
+        held = None if standing is None else why_held(snapshot, settings, standing=standing)
+        if held is None:
+            return crew.begin(newest)
     return None if standing is None else crew.release(standing)
 
 
@@ -65,6 +68,13 @@ def num_at_once(num_generating: int, share: float) -> int:
     """Engines that may stand still at a time, of those that generate; 1 at least, and never all of several."""
     num_kept = max(math.ceil(share * num_generating - _ROUNDING), 1)
     return max(1, num_generating - num_kept)
+
+
+def _skipped(version: Version, *, after: Version | None) -> str:
+    """For people: versions in between that were never published."""
+    if after is None or after.lineage != version.lineage or version.step - after.step < 2:
+        return ""
+    return f"; after {after}, those in between are skipped"
 
 
 class _Crew:
@@ -93,7 +103,8 @@ class _Crew:
             released_s=self._leave(out, new=_names(first)),
         )
         said = f", in {len(publish.waves)} waves" if len(publish.waves) > 1 else ""
-        return Step(publish=publish, reason=f"version {version} is staged and is the newest{said}")
+        skipped = _skipped(version, after=None if self._standing is None else self._standing.version)
+        return Step(publish=publish, reason=f"version {version} is staged and is the newest{said}{skipped}")
 
     def release(self, standing: Publishing) -> Step | None:
         """The next wave of the version in force, when it is time for one."""

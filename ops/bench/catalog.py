@@ -36,6 +36,12 @@ class BenchRequest:
     say: Callable[[str], None] = _ignore
 
 
+def _admission(request: BenchRequest) -> BenchResult:
+    from ops.bench.admission import AdmissionSize, bench_admission  # noqa: PLC0415 - needs torch and vLLM
+
+    return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize(), say=request.say)
+
+
 def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
@@ -46,10 +52,23 @@ def _deltas(request: BenchRequest) -> BenchResult:
     return bench_deltas(quick=request.quick)
 
 
+def _elastic(request: BenchRequest) -> BenchResult:
+    from ops.bench.elastic.bench import bench_elastic  # noqa: PLC0415 - needs torch, which the others do without
+    from ops.bench.elastic.plan import ElasticPlan  # noqa: PLC0415
+
+    return bench_elastic(ElasticPlan.quick() if request.quick else ElasticPlan(), say=request.say)
+
+
 def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
     )
+
+
+def _schedule(request: BenchRequest) -> BenchResult:
+    from ops.bench.schedule.bench import ScheduleSize, bench_schedule  # noqa: PLC0415 - needs torch
+
+    return bench_schedule(ScheduleSize.quick() if request.quick else ScheduleSize(), say=request.say)
 
 
 def _soak(request: BenchRequest) -> BenchResult:
@@ -73,6 +92,13 @@ def _swap(request: BenchRequest) -> BenchResult:
     return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
 
 
+def _traffic(request: BenchRequest) -> BenchResult:
+    from ops.bench.traffic.bench import bench_traffic  # noqa: PLC0415 - the others need no network of their own
+    from ops.bench.traffic.plan import TrafficPlan  # noqa: PLC0415
+
+    return bench_traffic(TrafficPlan.quick() if request.quick else TrafficPlan(), say=request.say)
+
+
 def _weights(request: BenchRequest) -> BenchResult:
     from ops.bench.weights.bench import bench_weights  # noqa: PLC0415 - needs torch, which the others do without
     from ops.bench.weights.plan import WeightsPlan  # noqa: PLC0415
@@ -81,11 +107,15 @@ def _weights(request: BenchRequest) -> BenchResult:
 
 
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
+    "admission": _admission,
     "codec": _codec,
-    "ingest": _ingest,
     "deltas": _deltas,
+    "elastic": _elastic,
+    "ingest": _ingest,
+    "schedule": _schedule,
     "soak": _soak,
     "stragglers": _stragglers,
     "swap": _swap,
+    "traffic": _traffic,
     "weights": _weights,
 }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ops.supervisor.executor import Replicas
 from ops.supervisor.processes import Program
 from ops.supervisor.settings import SupervisorSettings
 from ops.supervisor.supervisor import RunEnds, Supervisor
@@ -32,6 +33,8 @@ class Crew:
 
     Args:
         say: gets each line of the supervisor.
+        slots: of the pool that rollouts and learner ranks share; None: they share none.
+        each_turn: called with the supervisor in each of its turns.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class Crew:
         *,
         ends: RunEnds,
         say: Callable[[str], None],
+        slots: int | None = None,
+        each_turn: Callable[[Supervisor], None] = lambda _: None,
     ) -> None:
         self.programs = tuple(programs)
         self.said: list[str] = []
@@ -58,6 +63,8 @@ class Crew:
             on_event=self._note,
             each_turn=self._obey,
         )
+        self._supervisor.slots = slots
+        self._each_turn = each_turn
         self._thread = threading.Thread(target=self._run, name="supervisor")
 
     def start(self) -> None:
@@ -94,6 +101,10 @@ class Crew:
     def names(self, *stages: str) -> list[str]:
         """Names of the programs of these stages; of all when none is named."""
         return [program.name for program in self.programs if not stages or program.stage in stages]
+
+    def replicas(self, target: str) -> Replicas:
+        """Processes of a target of scale commands."""
+        return self._supervisor.replicas[target]
 
     def pid(self, name: str) -> int | None:
         """Process that lives in a slot now."""
@@ -157,6 +168,7 @@ class Crew:
     def _obey(self) -> None:
         while self._orders:
             self._orders.pop(0)()
+        self._each_turn(self._supervisor)
 
     def _note(self, line: str) -> None:
         if " stopped with code " in line:

@@ -1,6 +1,7 @@
 """The scheduler's scale commands, followed by the supervisor that has the processes.
 
-Role: keeps the newest scale command of each target that runs here, has the supervisor act on it, and says so.
+Role: keeps the newest scale command of each target that runs here, has the executor (`ops.supervisor.executor`) act on
+it, and says so.
 Data in: `commands`, all of it; data out: notices `scaled` and heartbeats on `events`, as stage "supervisor".
 Invariants: a command is a desired state, judged as by every receiver (`producers.commands`); nothing is done before all
 that was there at the start has been read; nobody gets more or fewer processes than the limits of the settings allow.
@@ -13,9 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from ops.supervisor.replicas import Replicas
+from ops.supervisor.executor import Executor
 from pipeline.stage import StageContext
 from producers.commands import CommandBoard
 from schemas.errors import LogError
@@ -28,19 +29,6 @@ RETRY_S = 5.0  # between two tries to read
 _MAX_RECORDS = 1_000  # of one poll
 _LAST_S = 2.0  # at most, for the last events
 _log = logging.getLogger(__name__)
-
-
-class Scalable(Protocol):
-    """What can have more and fewer processes."""
-
-    @property
-    def replicas(self) -> Mapping[str, Replicas]:
-        """Processes of each target."""
-        ...
-
-    def scale(self, target: str, replicas: int) -> None:
-        """Have so many of them."""
-        ...
 
 
 class Orders:
@@ -77,7 +65,7 @@ class Orders:
         self._context.events.notice("stopped", details={"reason": reason})
         self._context.events.close(deadline=Deadline.after(_LAST_S, clock=self._context.clock))
 
-    def turn(self, processes: Scalable) -> None:
+    def turn(self, processes: Executor) -> None:
         """Take in what is new, act on it, and say how many processes there are when it is time."""
         now_s = self._context.clock.monotonic()
         if now_s >= self._beat_at_s:
@@ -112,7 +100,7 @@ class Orders:
                 self._ends = {}
         return not self._ends
 
-    def _obey(self, processes: Scalable, target: str, *, command: Command | None) -> None:
+    def _obey(self, processes: Executor, target: str, *, command: Command | None) -> None:
         if command is None or command.replicas is None or self._done.get(target) == (command.epoch, command.seq):
             return
         fewest, most = self._limits[target]
@@ -124,10 +112,12 @@ class Orders:
             details["why"] = f"the settings allow {fewest} to {most}"
         self._context.events.notice("scaled", details=details, epoch=command.epoch, seq=command.seq)
 
-    def _beat(self, processes: Scalable) -> None:
+    def _beat(self, processes: Executor) -> None:
         for target, each in processes.replicas.items():
             self._context.metrics.gauge("replicas", each.running, target=target)
             self._context.metrics.gauge("replicas_retiring", each.retiring, target=target)
+        if processes.slots is not None:
+            self._context.metrics.gauge("slots", processes.slots)
         self._context.events.heartbeat()
 
     def _let_go(self) -> None:

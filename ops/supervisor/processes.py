@@ -34,6 +34,8 @@ class Program:
     unit: str = ""  # programs of one unit end and start together; empty: none
     target: str = ""  # what a scale command calls programs of this kind; empty: their number is fixed
     spare: bool = False  # not started before more of its kind are wanted
+    pooled: bool = False  # holds a slot of the pool
+    size_setting: str = ""  # setting that tells it how many its unit consists of; empty: that never changes
 
 
 class Slot:
@@ -42,6 +44,7 @@ class Slot:
     def __init__(self, program: Program, *, clock: Clock) -> None:
         self.program = program
         self.pids: list[int] = []
+        self.more: tuple[str, ...] = ()  # arguments of the next start, after those of the program
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
@@ -52,7 +55,7 @@ class Slot:
         environment = {**os.environ, **self.program.environment, PARENT_VARIABLE: str(os.getpid())}
         with self.program.log_file.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self.program.command, *self.program.arguments],
+                [*self.program.command, *self.program.arguments, *self.more],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -3,7 +3,7 @@
 Role: the deeds of `ops.supervisor.scaling`, for the supervisor.
 Data in: the number that is wanted, exits. Data out: starts, signals, lines for people.
 Invariants: what is wanted is a state: asking for it twice changes nothing, and it is kept up at each turn; a program
-that was asked to retire is never started again before its process has ended.
+that was asked to retire is never started again before its process has ended; what shares the pool waits for room.
 Failure: a program that does not end by itself is stopped after `supervisor.retire_s`, and killed when the grace of a
 stop is over; what it had in hand goes to others, as after any death.
 """
@@ -11,42 +11,16 @@ stop is over; what it had in hand goes to others, as after any death.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from ops.supervisor.processes import Slot
+from ops.supervisor.executor import Replicas
+from ops.supervisor.kept import Kept
 from ops.supervisor.restarts import RestartPolicy
-from ops.supervisor.scaling import Retirement, Standing, choose
+from ops.supervisor.scaling import Retirement, choose
 from ops.supervisor.settings import SupervisorSettings
-from ops.supervisor.units import Unit
+from ops.supervisor.units import how_it_ended
 from topics.clock import Clock
-
-
-@dataclass
-class Kept:
-    """One program, and what is to become of it."""
-
-    slot: Slot
-    policy: RestartPolicy
-    unit: Unit | None = None
-    start_at_s: float | None = None  # set while waiting for a restart
-    is_wanted: bool = True  # False: spare, or retiring
-    retirement: Retirement | None = None  # while a process that is wanted no more lives
-
-    @property
-    def standing(self) -> Standing:
-        """As `scaling` sees it."""
-        if self.retirement is not None:
-            return "retiring"
-        return "working" if self.is_wanted else "free"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replicas:
-    """How many processes of a kind there are."""
-
-    running: int
-    retiring: int
 
 
 class Scaling:
@@ -55,6 +29,7 @@ class Scaling:
     Args:
         kept: all programs of the run; those of a kind in the order of their slot numbers.
         grace_s: time that processes have for an orderly stop.
+        room: gives the slots of the pool that nobody holds.
         say: gets a line for people.
     """
 
@@ -65,11 +40,13 @@ class Scaling:
         *,
         clock: Clock,
         grace_s: float,
+        room: Callable[[], int],
         say: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._grace_s = grace_s
+        self._room = room
         self._say = say
         self._kinds: dict[str, list[Kept]] = {}
         for each in kept:
@@ -87,6 +64,12 @@ class Scaling:
             )
             for target, kind in self._kinds.items()
         }
+
+    @property
+    def num_held(self) -> int:
+        """Slots of the pool that programs hold, those that retire included."""
+        pooled = (each for kind in self._kinds.values() for each in kind if each.slot.program.pooled)
+        return sum(each.standing != "free" for each in pooled)
 
     def scale(self, target: str, replicas: int) -> None:
         """Have so many programs of a kind from now on.
@@ -116,12 +99,12 @@ class Scaling:
         if code in (0, -signal.SIGUSR2):  # the signal itself ends a process that has only just been started
             self._say(f"{program.name} has retired")
         else:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._say(f"{program.name} was retired and ended with {how}; see {program.log_file}")
+            self._say(f"{program.name} was retired and ended with {how_it_ended(code)}; see {program.log_file}")
 
     def _adjust(self, target: str) -> None:
         kind = self._kinds[target]
-        change = choose([each.standing for each in kind], replicas=self._wanted[target])
+        room = self._room() if kind[0].slot.program.pooled else sys.maxsize
+        change = choose([each.standing for each in kind], replicas=self._wanted[target], room=room)
         for number in change.retire:
             self._retire(kind[number])
         for number in change.start:

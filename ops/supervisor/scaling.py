@@ -3,12 +3,14 @@
 Role: decides which of the programs of one kind start or retire when another number of them is wanted.
 Invariants: a program whose process still lives is never chosen to start, so no slot has two; those with the highest
 numbers retire first, those with the lowest free numbers start first; what retires does not come back, as it takes no
-more work. When the only free places are still being left, fewer start than are wanted, and the rest follows.
+more work. When the only free places are still being left, or the pool has no room, fewer start than are wanted, and the
+rest follows.
 Failure: none.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,18 +26,19 @@ class Change:
     retire: tuple[int, ...] = ()
 
 
-def choose(standings: Sequence[Standing], *, replicas: int) -> Change:
+def choose(standings: Sequence[Standing], *, replicas: int, room: int = sys.maxsize) -> Change:
     """What brings the number of working programs to `replicas`.
 
     Args:
         standings: of every slot, by its number. Working is also what died and will be started again.
         replicas: programs that are to work.
+        room: most that may start.
     """
     working = [number for number, standing in enumerate(standings) if standing == "working"]
     if len(working) > replicas:
         return Change(retire=tuple(reversed(working[replicas:])))
     free = [number for number, standing in enumerate(standings) if standing == "free"]
-    return Change(start=tuple(free[: replicas - len(working)]))
+    return Change(start=tuple(free[: min(replicas - len(working), room)]))
 
 
 class Retirement:

@@ -26,4 +26,9 @@ class SupervisorSettings(Section):
         description="Time a process that is one too many has to finish what it took; then it is stopped, and what is "
         "left of its work goes to others.",
     )
+    change_ranks_s: Seconds = Field(
+        default=600.0,
+        description="Time a learner whose number of ranks changes has to leave: the step in progress and a checkpoint; "
+        "then it is killed, and starts from its newest checkpoint.",
+    )
     drain_s: Seconds = Field(default=30.0, description="Longest wait for rewards to finish once the learner is done.")

@@ -4,9 +4,10 @@ Role: `rlweave up`. Observations are exits and the stop signal; deeds are starts
 End of a run: (1) the learner exits with 0; (2) prompts and rollouts stop; (3) rewards finish what was sampled;
 (4) rewards, scheduler and peer stop. A stop from outside skips (1) and (3).
 Invariants: a stage that dies is started again with a growing wait, and so is a learner that was stopped before its run
-was complete; an exit code a restart cannot mend ends the run; the ranks of a learner end and start together
-(`ops.supervisor.units`); rollouts and rewards become more or fewer when that is asked for (`ops.supervisor.replicas`),
-and one that was let go is not started again; no process is left behind, whatever happens here.
+was complete; an exit code a restart cannot mend ends the run; the ranks of a learner end and start together, and change
+their number so (`ops.supervisor.team`); rollouts and rewards become more or fewer when that is asked for
+(`ops.supervisor.replicas`), and one that was let go is not started again; rollouts and ranks never hold more slots than
+the pool has (`ops.supervisor.pool`); no process is left behind, whatever happens here.
 Failure: the exit code is that of the stage that ended the run.
 """
 
@@ -18,11 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ops.supervisor.executor import Replicas
+from ops.supervisor.kept import Kept
+from ops.supervisor.pool import room
 from ops.supervisor.processes import Program, Slot
-from ops.supervisor.replicas import Kept, Replicas, Scaling
+from ops.supervisor.replicas import Scaling
 from ops.supervisor.restarts import GiveUp, RestartPolicy
 from ops.supervisor.settings import SupervisorSettings
-from ops.supervisor.units import Exit, Unit
+from ops.supervisor.team import Team
+from ops.supervisor.units import how_it_ended
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Clock, Deadline
@@ -64,6 +69,9 @@ class Supervisor:
         on_event: called with a line for people, and with the stage it concerns.
         each_turn: called once per loop turn, for progress.
         on_exit: called with the stage and the pid of each process that was seen to end.
+
+    Attributes:
+        slots: size of the pool that rollouts and learner ranks share; None: they share none. Set it before `run`.
     """
 
     def __init__(
@@ -85,17 +93,19 @@ class Supervisor:
         self._on_event = on_event
         self._each_turn = each_turn
         self._on_exit = on_exit
-        self._units = {program.unit: Unit(settings) for program in programs if program.unit}
+        self.slots: int | None = None
         self._kept = [
-            Kept(
-                Slot(program, clock=clock),
-                RestartPolicy(settings),
-                unit=self._units.get(program.unit),
-                is_wanted=not program.spare,
-            )
+            Kept(Slot(program, clock=clock), RestartPolicy(settings), is_wanted=not program.spare)
             for program in programs
         ]
-        self._scaling = Scaling(self._kept, settings, clock=clock, grace_s=ends.grace_s, say=on_event)
+        alone = [kept for kept in self._kept if not kept.slot.program.unit]
+        self._scaling = Scaling(alone, settings, clock=clock, grace_s=ends.grace_s, room=self._room, say=on_event)
+        self._teams = {
+            unit: Team(
+                [kept for kept in self._kept if kept.slot.program.unit == unit], settings, clock=clock, say=on_event
+            )
+            for unit in dict.fromkeys(program.unit for program in programs if program.unit)
+        }
 
     @property
     def pids(self) -> dict[str, list[int]]:
@@ -105,7 +115,8 @@ class Supervisor:
     @property
     def replicas(self) -> dict[str, Replicas]:
         """Processes that run, and that still retire, of each kind whose number can change."""
-        return self._scaling.replicas
+        teams = {team.target: team.replicas for team in self._teams.values() if team.target}
+        return {**self._scaling.replicas, **teams}
 
     def run(self) -> int:
         """Run to the end; returns the exit code."""
@@ -136,12 +147,17 @@ class Supervisor:
 
     def scale(self, target: str, replicas: int) -> None:
         """Have so many programs of a kind from now on: start some that are spare, or retire those with the highest
-        numbers. Call from `each_turn` only.
+        numbers; a learner leaves and starts again with so many ranks. What shares the pool waits for room in it. Call
+        from `each_turn` only.
 
         Raises:
             ValueError: there is no such kind, or it has not so many programs.
         """
-        self._scaling.scale(target, replicas)
+        team = next((team for team in self._teams.values() if team.target == target), None)
+        if team is None:
+            self._scaling.scale(target, replicas)
+        else:
+            team.scale(replicas)
 
     def _turn(self) -> int | None:
         for kept in self._kept:
@@ -154,39 +170,22 @@ class Supervisor:
                 kept.start_at_s = None
                 pid = kept.slot.start()
                 self._on_event(f"{kept.slot.program.name} started again, pid {pid}")
-        for unit in self._units.values():
-            ended = self._unit_turn(unit)
-            if ended is not None:
-                return ended
         self._scaling.turn()
+        for team in self._teams.values():
+            given_up = team.turn(self._room())
+            if given_up is not None:
+                return self._give_up(*given_up)
         return None
+
+    def _room(self) -> int:
+        """Slots of the pool that nobody holds."""
+        return room(self.slots, held=[self._scaling.num_held, *(team.num_held for team in self._teams.values())])
 
     def _poll(self, slot: Slot) -> int | None:
         code = slot.poll()
         if code is not None:
             self._on_exit(slot.program.stage, slot.pids[-1])
         return code
-
-    def _unit_turn(self, unit: Unit) -> int | None:
-        """While a unit falls: wait for its processes to end, kill those that do not, then start all again."""
-        if unit.kill_at_s is None:
-            return None
-        members = [kept for kept in self._kept if kept.unit is unit]
-        left = [kept for kept in members if kept.slot.alive]
-        if left:
-            if self._clock.monotonic() >= unit.kill_at_s:
-                for kept in left:
-                    kept.slot.kill()
-            return None
-        why, decision = unit.decide()
-        first = next(kept for kept in members if kept.slot.program.name == why.name)
-        if isinstance(decision, GiveUp):
-            return self._give_up(first.slot.program, decision)
-        for kept in members:
-            kept.start_at_s = self._clock.monotonic() + decision.after_s
-        names = ", ".join(kept.slot.program.name for kept in members)
-        self._on_event(f"{names} have ended; starting all of them again in {decision.after_s:g} s")
-        return None
 
     def _ended(self, kept: Kept, exit_code: int) -> int | None:
         """Handle one exit; a number ends the run with it."""
@@ -196,16 +195,14 @@ class Supervisor:
             return None
         if program.stage == "learner" and exit_code == ExitCode.OK and self._ends.is_complete():
             return int(ExitCode.OK)
-        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        if kept.unit is not None:
-            self._on_event(f"{program.name} ended with {how}; all of {program.unit} end with it")
-            one = Exit(name=program.name, code=exit_code, lived_s=kept.slot.lived_s)
-            kept.unit.ended(one, now_s=self._clock.monotonic())
+        if program.unit:
+            self._teams[program.unit].ended(kept, code=exit_code)
             return None
         decision = kept.policy.decide(code=exit_code, lived_s=kept.slot.lived_s)
         if isinstance(decision, GiveUp):
             return self._give_up(program, decision)
         kept.start_at_s = self._clock.monotonic() + decision.after_s
+        how = how_it_ended(exit_code)
         self._on_event(f"{program.name} ended with {how}; starting again in {decision.after_s:g} s")
         return None
 

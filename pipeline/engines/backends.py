@@ -48,6 +48,7 @@ class BackendSettings:
     vllm: VllmSettings = field(default_factory=VllmSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     slot: int = 0  # number of this process among the replicas of its host
+    watch_pressure: bool = False  # the engine is to say how loaded it is, where that costs something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +135,7 @@ def vllm_backend(settings: BackendSettings) -> Backend:
         dtype=settings.model.dtype,
         max_sequences=settings.max_sequences,
         num_threads=settings.num_threads,
+        watch_pressure=settings.watch_pressure,
         settings=settings.vllm,
     )
     return Backend(engine=engine, decode=decode_state)
@@ -152,6 +154,7 @@ def http_backend(settings: BackendSettings) -> Backend:
         dtype=settings.model.dtype,
         max_sequences=settings.max_sequences,
         slot=settings.slot,
+        watch_pressure=settings.watch_pressure,
         settings=settings.http,
     )
     return Backend(engine=engine, decode=decode_state)

@@ -9,6 +9,7 @@ Failure: `EngineError`; a failure inside the model or the copy quarantines the e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -29,6 +30,7 @@ from pipeline.engines.forward import CausalForward
 from pipeline.engines.limits import context_tokens, embedding_rows, split_prefill
 from pipeline.engines.live_weights import LiveWeights
 from pipeline.engines.model_dir import load_model, load_tokenizer
+from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.settings import TorchEngineSettings
 from schemas.errors import EngineError
@@ -81,6 +83,7 @@ class TorchEngine:
         self._cohorts: list[Cohort] = []
         self._aborted: list[Generation] = []
         self._held: set[str] = set()
+        self._num_tokens = 0  # made so far
 
     @property
     def state(self) -> EngineState:
@@ -101,6 +104,17 @@ class TorchEngine:
     def num_free_slots(self) -> int:
         """How many more requests `submit` takes now."""
         return self._settings.max_concurrent_sequences - len(self._held)
+
+    @property
+    def pressure(self) -> EnginePressure | None:
+        """Its cache grows with the sequences, so there is no share of it to tell; it preempts none."""
+        return EnginePressure(
+            measured_s=time.monotonic(),
+            queued=len(self._waiting),
+            running=sum(cohort.num_live for cohort in self._cohorts),
+            preemptions=0,
+            tokens=self._num_tokens,
+        )
 
     @property
     def hands_over(self) -> bool:
@@ -146,6 +160,7 @@ class TorchEngine:
             with torch.inference_mode():
                 self._cohorts.extend(self._new_cohorts())
                 for cohort in self._cohorts:
+                    self._num_tokens += cohort.num_live
                     done.extend(cohort.advance(version))
         except RuntimeError as error:  # torch raises it for device, memory and kernel failures alike
             raise self._fail(f"the model failed in a step: {error}", hint=LESS_MEMORY) from error

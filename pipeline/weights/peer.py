@@ -22,6 +22,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from pipeline.traffic.sender import HostSender
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.news import MAX_NEWS_BYTES
 from pipeline.weights.peer_chunks import ChunkResource, Stores, UploadLimits
@@ -61,6 +62,7 @@ class PeerSettings:
     upload_bytes_s: Mapping[str, float] = field(default_factory=dict)  # by traffic class; absent: no limit
     tls: ssl.SSLContext | None = None  # see `tls.server_context`; None: plain http
     max_streams: int = MAX_STREAMS  # of news
+    sender: HostSender | None = None  # of this host; None: no class stands back for another
     on_served_bytes: Callable[[int], None] = _ignore
     on_refused: Callable[[int], None] = _ignore
 
@@ -211,7 +213,9 @@ def _app(settings: PeerSettings, *, own: _Own) -> tuple[web.Application, NewsRes
         upload_limit_s=settings.upload_limit_s,
         bytes_s=settings.upload_bytes_s,
     )
-    chunks = ChunkResource(stores, limits, on_served_bytes=settings.on_served_bytes, refuse=refuse)
+    chunks = ChunkResource(
+        stores, limits, on_served_bytes=settings.on_served_bytes, refuse=refuse, sender=settings.sender
+    )
     app = web.Application(middlewares=[authorize], client_max_size=MAX_NEWS_BYTES)
     app.router.add_get("/v1/chunks/{digest}", chunks.get)
     app.router.add_get("/v1/health", _health)

@@ -1,13 +1,14 @@
-"""The peer process of a host: serves every chunk store that the run has on this machine.
+"""The peer process of a host: serves every chunk store that the run has on this machine, and uploads checkpoints.
 
-Role: the stage around `PeerServer`.
-Data in: the chunk files of the learner, the rollout producers, or both, which may come after it has started; data out:
-HTTP. It reads and writes no topic but `events`.
+Role: the stage around `PeerServer`, and the sender of its host: as weights leave through it, it knows at once when
+others have to stand back (`pipeline.traffic`). On the learner's host checkpoints are among these (`pipeline.uploads`).
+Data in: the chunk files of the learner, the rollout producers, or both, which may come after it has started, and
+checkpoints; `commands`. Data out: HTTP, uploads.
 Invariants: it outlives the restarts of those it serves, so versions that were published stay fetchable; its directory
 entry is renewed before it expires. One that died without an orderly stop is followed by one on the same port, since
 manifests name it.
 Failure: `WeightsError` when the address cannot be bound, a TLS file cannot be used or the server stopped; Redis being
-away is told once and does not matter, as manifests name their seeds.
+away is told once and does not matter, as manifests name their seeds. A failing upload is told and tried again.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from urllib.parse import urlsplit
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
 from pipeline.stage import TURN_S, StageContext
+from pipeline.traffic.classes import TrafficClass
+from pipeline.traffic.orders import TrafficOrders
+from pipeline.traffic.phase_file import PhaseReader, phase_path
+from pipeline.traffic.sender import HostSender
+from pipeline.traffic.settings import TrafficSettings
+from pipeline.uploads.settings import UploadSettings
+from pipeline.uploads.uploader import Uploader
 from pipeline.weights.chunks import stores_in
 from pipeline.weights.directory import PeerDirectory, PeerInfo
 from pipeline.weights.peer import MAX_STREAMS, PeerServer, PeerSettings
 from pipeline.weights.peer_file import read_peer_file
 from pipeline.weights.tls import server_context
 from pipeline.weights.tokens import run_token
-from schemas.errors import WeightsError
+from schemas.errors import UploadError, WeightsError
 from topics.clock import Deadline
 
 _TTL_S = 30.0  # of the directory entry
@@ -41,11 +49,25 @@ class PeerStage:
         context: of the process.
         settings: `[weights]`.
         redis: holds the directory; None: manifests alone say where chunks are.
+        traffic: `[traffic]`.
+        uploads: where checkpoints go; without a URL nowhere.
     """
 
-    def __init__(self, context: StageContext, settings: WeightsSettings, *, redis: RedisClient | None = None) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        settings: WeightsSettings,
+        *,
+        redis: RedisClient | None = None,
+        traffic: TrafficSettings | None = None,
+        uploads: UploadSettings | None = None,
+    ) -> None:
         self._context = context
         self._settings = settings
+        self._traffic = traffic if traffic is not None else TrafficSettings()
+        self._sender = self._new_sender()
+        self._orders = TrafficOrders(context, self._sender)
+        self._uploader = None if uploads is None or uploads.upload is None else self._new_uploader(uploads)
         self._directory = PeerDirectory(redis, run=context.run.name, ttl_s=_TTL_S)
         self._server: PeerServer | None = None
         self._announced_s = 0.0
@@ -72,24 +94,62 @@ class PeerStage:
         self._context.events.enter("serving")
         self._context.events.notice("peer_serves", details={"url": url})
         self._announce()
+        if self._uploader is not None:
+            self._uploader.start()
 
     def turn(self) -> None:
-        """Renew the directory entry when it is time.
+        """Renew the directory entry when it is time, and hear the scheduler.
 
         Raises:
             WeightsError: the server has stopped.
+            UploadError: the thread of the uploads has stopped.
         """
         if self._server is None or not self._server.alive:
             raise WeightsError("the peer server has stopped; weights of this host cannot be fetched")
         if self._context.clock.monotonic() - self._announced_s >= _ANNOUNCE_S:
             self._announce()
+        if self._uploader is not None and not self._uploader.alive:
+            raise UploadError("the thread that uploads checkpoints has stopped; this process begins anew")
+        self._orders.turn()
         self._context.stop.wait(TURN_S)
 
-    def stop(self, *, deadline: Deadline) -> None:  # noqa: ARG002 - the server has its own limit
-        """Leave the directory and stop serving."""
+    def stop(self, *, deadline: Deadline) -> None:
+        """Leave the directory and stop serving; an upload that can be finished in time is."""
+        self._orders.close()
+        if self._uploader is not None and self._uploader.alive:
+            self._uploader.stop(deadline=deadline)
         if self._server is not None and self._server.alive:
             self._directory.withdraw(self._context.instance)
             self._server.stop()
+
+    def _new_sender(self) -> HostSender:
+        metrics, traffic, run = self._context.metrics, self._traffic, self._context.run
+
+        def count(sent: TrafficClass, num_bytes: int) -> None:
+            metrics.count("traffic_bytes", num_bytes, traffic=sent)
+
+        def held_up(waiting: TrafficClass, seconds: float) -> None:
+            metrics.count("traffic_held_up_s", seconds, traffic=waiting)
+
+        return HostSender(
+            traffic.permit,
+            managed=traffic.managed,
+            phase=PhaseReader(phase_path(run.folder)),
+            on_sent=count,
+            on_held_up=held_up,
+        )
+
+    def _new_uploader(self, settings: UploadSettings) -> Uploader:
+        context = self._context
+        return Uploader(
+            settings,
+            run=context.run.name,
+            folder=context.run.folder,
+            sender=self._sender,
+            clock=context.clock,
+            events=context.events,
+            metrics=context.metrics,
+        )
 
     def _serve(self) -> tuple[PeerServer, str]:
         """A server on the port that is set, else on that of a predecessor, else on a free one."""
@@ -106,6 +166,7 @@ class PeerStage:
             domain=settings.domain,
             max_uploads=settings.max_uploads,
             upload_bytes_s=settings.upload_bytes_s,
+            sender=self._sender,
             tls=server_context(cert=settings.tls_cert, key=settings.tls_key),
             on_served_bytes=lambda num_bytes: metrics.count("weight_bytes", num_bytes, direction="sent"),
         )

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline.settings import RunSettings
+from schemas.records import Command
 from topics.clock import Clock
 
 
@@ -22,6 +23,7 @@ class Progress:
     num_admitted: int
     num_closed: int  # in the surviving history
     step: int  # optimizer steps done in it
+    lag_versions: int = 0  # publish lag that was measured; 0: none, what is set counts
 
     @property
     def num_open(self) -> int:
@@ -31,9 +33,15 @@ class Progress:
 
 def room(progress: Progress, run: RunSettings) -> int:
     """Groups that credit and need leave room for, 0 or more."""
-    credit = run.credit_groups - progress.num_open
+    credit = run.credit_at(progress.lag_versions) - progress.num_open
     need = (run.max_steps - progress.step) * run.groups_per_step - progress.num_open
     return max(0, min(credit, need))
+
+
+def lag_of(command: Command | None) -> int:
+    """The publish lag that the scheduler commands; 0 where it commands none, or no number."""
+    lag = None if command is None else command.rate
+    return int(lag) if lag is not None and 0 <= lag < math.inf else 0
 
 
 class RateLimit:

@@ -23,7 +23,7 @@ from blake3 import blake3
 from pipeline.sources import PromptItem, SkippedLine, Source, open_source
 from pipeline.stage import TURN_S, StageContext
 from producers.control import Control
-from producers.prompts.admission import Progress, RateLimit, room
+from producers.prompts.admission import Progress, RateLimit, lag_of, room
 from producers.prompts.recovery import Cursor, recover
 from producers.prompts.settings import PromptsSettings
 from schemas.errors import CodecError, RecordInvalid, RecordTooLarge, SettingsError
@@ -135,7 +135,12 @@ class PromptsStage:
 
     def _progress(self) -> Progress:
         ledger = self._control.ledger
-        return Progress(num_admitted=self._cursor.next_group, num_closed=ledger.num_closed, step=ledger.step)
+        return Progress(
+            num_admitted=self._cursor.next_group,
+            num_closed=ledger.num_closed,
+            step=ledger.step,
+            lag_versions=lag_of(self._control.commands.latest("credit")),
+        )
 
     def _admit(self, num_groups: int) -> None:
         """One transaction; the cursor moves when it is committed, never before."""
@@ -217,8 +222,9 @@ class PromptsStage:
         metrics = self._context.metrics
         metrics.gauge("groups_admitted", self._cursor.next_group)
         metrics.gauge("version_lineage", self._control.ledger.lineages.current)
-        metrics.gauge("open_groups", self._progress().num_open)
-        metrics.gauge("credit_groups", self._context.run.credit_groups)
+        progress = self._progress()
+        metrics.gauge("open_groups", progress.num_open)
+        metrics.gauge("credit_groups", self._context.run.credit_at(progress.lag_versions))
 
 
 def seed_of(run_seed: int, group: int) -> int:

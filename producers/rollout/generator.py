@@ -52,6 +52,7 @@ class Generator(Generic[T]):
         self._context = context
         self._max_failures = max_failures
         self._num_failures = 0
+        self.max_sequences: int | None = None  # kept in the engine at most; None: as many as it takes
         self._groups: dict[int, GroupInFlight[T]] = {}
         self._parted: list[Parted[T]] = []
         self._waiting: deque[GenerationRequest] = deque()  # members for which there was no slot yet
@@ -65,7 +66,13 @@ class Generator(Generic[T]):
     @property
     def num_free_slots(self) -> int:
         """Sequences that could be taken on, after those that wait."""
-        return max(0, self._engine.num_free_slots - len(self._waiting))
+        return max(0, self.num_slots - len(self._waiting))
+
+    @property
+    def num_slots(self) -> int:
+        """Sequences that may be handed to the engine now."""
+        free = self._engine.num_free_slots
+        return free if self.max_sequences is None else max(0, min(free, self.max_sequences - self._engine.num_running))
 
     @property
     def num_waiting(self) -> int:
@@ -158,7 +165,7 @@ class Generator(Generic[T]):
         return finished
 
     def _submit(self) -> list[Finished[T]]:
-        count = min(self._engine.num_free_slots, len(self._waiting))
+        count = min(self.num_slots, len(self._waiting))
         if count == 0:
             return []
         requests = [self._waiting.popleft() for _ in range(count)]

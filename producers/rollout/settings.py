@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.vllm.settings import VllmSettings
-from pipeline.settings import PositiveInt, Replicated, Seconds
+from pipeline.settings import PositiveInt, Replicated, Seconds, Section
+
+
+class PressureSettings(Section):
+    """`[rollout.pressure]`: how admission follows an engine's pressure."""
+
+    start_sequences: PositiveInt = Field(default=64, description="Sequences to begin with.")
+    kv_high_share: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Use of the KV cache at which fewer are admitted; growth stays below it.",
+    )
+    trim: float = Field(
+        default=0.9, gt=0, lt=1, description="Part of the sequences in the engine's batch that is kept when it hurts."
+    )
+    look_s: Seconds = Field(default=1.0, description="Time between two looks at the engine; a step takes three.")
+    max_age_s: Seconds = Field(default=5.0, description="Age from which on what the engine said changes nothing.")
+    probe_s: Seconds = Field(
+        default=15.0, description="Rest after fewer were admitted, or after more of them brought nothing."
+    )
 
 
 class RolloutSettings(Replicated):
@@ -18,6 +40,14 @@ class RolloutSettings(Replicated):
         "scripted: tests.",
     )
     max_sequences: PositiveInt = Field(default=512, description="Sequences the engine holds at once.")
+    admission: Literal["fixed", "pressure"] = Field(
+        default="fixed",
+        description="Sequences kept in the engine: max_sequences, or up to that as many as its KV cache, queue and "
+        "tokens per second allow.",
+    )
+    pressure: PressureSettings = Field(
+        default_factory=PressureSettings, description="How admission follows an engine's pressure."
+    )
     max_prompts_in_flight: PositiveInt = Field(
         default=256, description="Prompts taken and not finished; what a killed process gives back."
     )

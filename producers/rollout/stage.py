@@ -38,6 +38,7 @@ from pipeline.weights.download import ClientSettings
 from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import run_token
 from producers.control import Control
+from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.generator import Generator
 from producers.rollout.handover import HandOver, HandOverParts
@@ -80,6 +81,7 @@ class _Parts:
     writer: Writer
     queue: WorkQueue
     generator: Generator[Ticket]
+    admission: Admission
     output: SampleOutput
     handover: HandOver
     weights: WeightSync
@@ -159,6 +161,7 @@ class RolloutStage:
             writer=writer,
             queue=queue,
             generator=generator,
+            admission=Admission(backend.engine, generator=generator, context=context, settings=settings),
             output=output,
             handover=HandOver(between, context=context, settings=settings),
             weights=self._weight_sync(backend),
@@ -168,6 +171,7 @@ class RolloutStage:
         """Weights, then prompts, then one decode step, then acknowledgements."""
         parts = self._started()
         self._drop_closed(parts, self._control.poll(wait_s=0.0))
+        parts.admission.look()
         parts.handover.advance(may_generate=parts.weights.may_take_prompts)
         parts.weights.advance()
         self._take(parts)
@@ -212,6 +216,7 @@ class RolloutStage:
             vllm=self._settings.vllm,
             http=self._settings.http,
             slot=self._setup.slot,
+            watch_pressure=self._settings.admission == "pressure",
         )
         return open_backend(self._settings.engine, settings)
 
@@ -304,6 +309,7 @@ class RolloutStage:
         if partial is not None and partial.written:  # all samples of an attempt are there
             self._skip(parts, envelope)
             return
+        self._context.metrics.count("groups_begun", behind=parts.weights.behind)
         finished = parts.generator.add(prompt, ticket=envelope, partial=partial)
         if finished is not None:
             parts.output.write(finished)
@@ -315,6 +321,5 @@ class RolloutStage:
 
     def _report(self, parts: _Parts) -> None:
         metrics, engine = self._context.metrics, parts.backend.engine
-        metrics.gauge("free_slots", engine.num_free_slots)
         metrics.gauge("running_sequences", engine.num_running)
         metrics.gauge("prompts_in_flight", parts.queue.num_in_flight)

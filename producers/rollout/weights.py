@@ -22,6 +22,7 @@ from producers.rollout.staging import Staged, Staging
 from schemas.errors import EngineError, FetchCancelled, RlweaveError
 from schemas.records import Version
 
+MOST_BEHIND = 64
 _MAX_DOUBLING = 20.0  # of the pause after a failure
 
 
@@ -50,6 +51,11 @@ class WeightSync:
     def may_take_prompts(self) -> bool:
         """Whether the engine serves a version whose samples can be trained."""
         return self._chooser.may_take_prompts(self._engine.version)
+
+    @property
+    def behind(self) -> str:
+        """Published versions that the engine lacks; a label, so they end at `MOST_BEHIND`."""
+        return str(min(self._chooser.versions_behind(self._engine.version), MOST_BEHIND))
 
     def advance(self) -> None:
         """Load what is staged when that is allowed, and begin the fetch that is due. Never waits for a fetch."""
@@ -117,7 +123,8 @@ class WeightSync:
             self._context.metrics.observe("swap_pause_s", clock.monotonic() - began_s)
             self._context.events.version = self._engine.version  # what is told of the swap tells the new version
         self._pause_s = self._settings.fetch_retry_s
-        self._context.events.notice("swapped", details={"version": str(version)}, num_deltas=staged.num_deltas)
+        gauges = {"num_deltas": float(staged.num_deltas), **_fetched(staged)}
+        self._context.events.notice("swapped", details={"version": str(version)}, **gauges)
 
     def _failed(self, name: str, *, version: Version, error: RlweaveError) -> None:
         details = {"version": str(version), "error": error.message, "hint": error.hint}
@@ -132,3 +139,8 @@ class WeightSync:
         if served is not None:
             metrics.gauge("version_step", served.step)
             metrics.gauge("version_lineage", served.lineage)
+
+
+def _fetched(staged: Staged) -> dict[str, float]:
+    """What the scheduler reckons a publish by."""
+    return {} if staged.result is None else {"fetch_s": staged.result.seconds}

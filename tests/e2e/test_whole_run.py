@@ -10,6 +10,7 @@ import pytest
 
 from ops.services.model import ServicesInfo
 from pipeline.exit_codes import ExitCode
+from pipeline.uploads.layout import MARKER
 from schemas.reasons import Result
 from tests.e2e.processes import child_with, signal_pid
 from tests.e2e.support import STEPS, Run, Value, Watch, check_books, small_run
@@ -21,7 +22,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_0(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
-    changes: dict[str, Value] = {"rollout.replicas": 2}
+    copies = tmp_path / "copies"
+    changes: dict[str, Value] = {"rollout.replicas": 2, "learner.checkpoint.upload": f"file://{copies}"}
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
         watch = run.watch(EVENTS)
@@ -39,6 +41,7 @@ def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_
         assert [(each.version.lineage, each.version.step) for each in seen.manifests] == [
             (1, step) for step in range(STEPS + 1)
         ]
+        assert (copies / run.name / f"1.{STEPS}" / MARKER).exists(), "the last checkpoint is uploaded before the end"
         pids = json.loads((run.run_folder / "processes.json").read_text())
         assert len({pid for started in pids.values() for pid in started}) >= 6
         assert all(len(started) == 1 for started in pids.values()), f"restarts in a quiet run: {pids}"

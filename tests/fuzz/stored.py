@@ -89,9 +89,7 @@ def _checkpoint(folder: Path) -> Decode:
 
 def save_whole(path: Path) -> None:
     """A checkpoint as the learner writes it."""
-    path.mkdir()
-    checkpoint._write_files(path, _snapshot())
-    checkpoint._write_manifest(path)
+    checkpoint.save(path.parent, _snapshot()).rename(path)
 
 
 def _manifest_of(path: Path) -> bytes:

@@ -14,6 +14,7 @@ import torch
 
 from pipeline.engines.base import Engine, EngineState, Generation
 from pipeline.engines.model_dir import load_tokenizer
+from pipeline.engines.pressure import pressure_of
 from pipeline.engines.sampling import keep_likely
 from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.torch_engine import TorchEngine
@@ -31,6 +32,7 @@ from tests.integration.vllm_support import (
     run_out,
     version,
 )
+from topics.clock import Deadline
 
 pytestmark = NEEDS_VLLM
 if TYPE_CHECKING:
@@ -94,6 +96,27 @@ def test_agrees_with_the_learners_model_before_and_after_20_swaps(engine: Engine
         engine.load(version(30), wrong)
         engine.submit([request(str(index), seed=index) for index in range(32)])
         assert np.mean(differences(model_with(shared_vllm.folder, state), run_out(engine))) > AGREES, name
+
+
+def test_it_says_how_loaded_it_is(engine: Engine, shared_vllm: SharedVllm) -> None:
+    engine.load(version(1), random_state(shared_vllm.weights, seed=1))
+    told_before, deadline = pressure_of(shared_vllm.host), Deadline.after(60)
+    num_before = 0 if told_before is None or told_before.tokens is None else told_before.tokens
+    submitted = num_tokens = 0
+    while (told := pressure_of(shared_vllm.host)) is None or told == told_before or not told.running:
+        deadline.check("what vLLM says of its load")
+        while engine.num_running < 64:
+            sampling = SamplingParams(max_tokens=200)
+            engine.submit([request(f"r{submitted}", sampling=sampling, seed=submitted)])
+            submitted += 1
+        num_tokens += sum(len(each.tokens) for each in engine.step())
+    num_tokens += sum(len(each.tokens) for each in run_out(engine))
+    assert told.kv_use_share is not None
+    assert told.tokens is not None
+    assert 0 < told.kv_use_share < 1
+    assert (told.queued, told.preemptions) == (0, 0), "there is room for all of them"
+    assert 0 < told.running <= 64
+    assert 0 < told.tokens - num_before <= num_tokens
 
 
 def test_the_prefix_cache_never_outlives_its_weights(engine: VllmEngine, shared_vllm: SharedVllm) -> None:

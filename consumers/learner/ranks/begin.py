@@ -7,6 +7,9 @@ Failure: `RankLost` when a rank does not come; `SettingsError` when settings dif
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from consumers.learner.data import DataSide
 from consumers.learner.intake import Intake
 from consumers.learner.ranks.gradients import GroupTeam, check_replicated
@@ -20,6 +23,7 @@ from consumers.learner.setup import LearnerSetup, make_assembler
 from consumers.learner.trainer import Trainer
 from pipeline.history import Lineages
 from pipeline.stage import StageContext
+from pipeline.traffic.classes import GRADIENT_SYNC
 from topics.clock import Deadline
 
 
@@ -55,7 +59,7 @@ def lead(
         RankLost: a rank did not take it within the limit.
     """
     hand_out(group, trainer, recovered=recovered, lineages=lineages)
-    join_team(trainer, group, setup=setup, step=recovered.step)
+    join_team(trainer, group, setup=setup, step=recovered.step, syncing=lambda: context.events.within(GRADIENT_SYNC))
     assembler = make_assembler(
         context, setup, trainer=trainer, lineages=lineages, closed=recovered.closed, step=recovered.step
     )
@@ -71,9 +75,17 @@ def lead(
     )
 
 
-def join_team(trainer: Trainer, group: RankGroup, *, setup: LearnerSetup, step: int) -> None:
-    """Let a trainer train with the others from `step` on."""
-    trainer.team = GroupTeam(group, compare_every=setup.settings.compare_every_steps, step=step)
+def join_team(
+    trainer: Trainer,
+    group: RankGroup,
+    *,
+    setup: LearnerSetup,
+    step: int,
+    syncing: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Let a trainer train with the others from `step` on; `syncing` is entered while gradients are under way."""
+    every = setup.settings.compare_every_steps
+    trainer.team = GroupTeam(group, compare_every=every, step=step, syncing=syncing)
 
 
 def own_partitions(context: StageContext, setup: LearnerSetup, *, rank: int) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ class FollowerStage:
             SettingsError: settings or model differ from rank 0's.
         """
         context, setup = self._context, self._setup
+        context.metrics.gauge("ranks", setup.settings.ranks)
         trainer = make_trainer(context, setup, rank=self._rank)  # (1)
         group = meet(context, setup, rank=self._rank, trainer=trainer, deadline=deadline)  # (2)
         if group is None:

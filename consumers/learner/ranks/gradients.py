@@ -9,7 +9,8 @@ Failure: `RankLost`; `RanksDiverged` naming the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +29,19 @@ class GroupTeam:
         group: connected.
         compare_every: steps between comparisons.
         step: of the learner now.
+        syncing: entered while gradients are under way, so that others on this host stay out of their way.
     """
 
-    def __init__(self, group: RankGroup, *, compare_every: int, step: int) -> None:
+    def __init__(
+        self,
+        group: RankGroup,
+        *,
+        compare_every: int,
+        step: int,
+        syncing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._group = group
+        self._syncing = syncing
         self._compare_every = compare_every
         self._equal_at = step  # the last step at which all ranks were found equal
 
@@ -47,10 +57,11 @@ class GroupTeam:
         return self._group.sum(values)
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        for bucket in _buckets(parameters):
-            flat = _flatten(bucket)
-            self._group.sum_tensor(flat)
-            _put_back(bucket, flat)
+        with self._syncing():
+            for bucket in _buckets(parameters):
+                flat = _flatten(bucket)
+                self._group.sum_tensor(flat)
+                _put_back(bucket, flat)
 
     def is_compared(self, step: int) -> bool:
         return step % self._compare_every == 0

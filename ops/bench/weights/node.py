@@ -1,8 +1,9 @@
 """One host of the benchmark: `python -m ops.bench.weights.node`, orders on stdin, answers on stdout.
 
-Role: a chunk store, a peer server over it and a fetch into it, as a host of a run has them.
+Role: a chunk store, a peer server over it and a fetch into it, as a host of a run has them; on the learner's host an
+upload beside them.
 Data in and out: see `words`. It ends when its input ends, so no node outlives the benchmark.
-Invariants: one fetch at a time; a later order replaces the one before, and what that had brought stays.
+Invariants: one fetch and one upload at a time; a later order replaces the one before, what that had brought stays.
 Failure: what goes wrong is answered as `Failed`.
 """
 
@@ -16,8 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ops.bench.weights import words
+from pipeline.traffic.classes import TrafficClass
+from pipeline.traffic.permit import Permit
+from pipeline.traffic.sender import HostSender
+from pipeline.uploads.sending import Progress, UploadCut, UploadJob, send_checkpoint
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerInfo
 from pipeline.weights.download import ClientSettings
@@ -31,6 +37,9 @@ from schemas.records import ChunkRef, Manifest
 from topics.clock import Deadline
 
 _MAX_UPLOADS = 64
+
+
+_Order = TypeVar("_Order", words.Fetch, words.Upload)
 
 
 class _Meter:
@@ -69,12 +78,12 @@ class _MeteredStore(ChunkStore):
         return chunk
 
 
-class _Job:
-    """One fetch, on a thread of its own."""
+class _Job(Generic[_Order]):
+    """One fetch or upload, on a thread of its own."""
 
-    def __init__(self, order: words.Fetch, *, run: Callable[[words.Fetch, threading.Event], None]) -> None:
+    def __init__(self, order: _Order, *, run: Callable[[_Order, threading.Event], None]) -> None:
         self._cancel = threading.Event()
-        self._thread = threading.Thread(target=run, args=(order, self._cancel), name="fetch", daemon=True)
+        self._thread = threading.Thread(target=run, args=(order, self._cancel), name="job", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -90,7 +99,11 @@ class Node:
         self._token = ""
         self._store: ChunkStore | None = None
         self._server: PeerServer | None = None
-        self._job: _Job | None = None
+        self._job: _Job[words.Fetch] | None = None
+        self._upload: _Job[words.Upload] | None = None
+        self._sender = HostSender(Permit(), managed=False)
+        self._progress = Progress()
+        self._held_up_s = 0.0
         self._stored = _Meter(tell)
         self._served = _Meter(tell)
 
@@ -103,12 +116,14 @@ class Node:
                 self._end_job()
                 self._stored.mark(order.tell_at_bytes)
                 self._job = _Job(order, run=self._fetch)
+            case words.Upload():
+                self._end_upload()
+                self._progress = Progress()
+                self._upload = _Job(order, run=self._send)
             case words.Check():
                 self._check(order)
             case words.Count():
-                usage = resource.getrusage(resource.RUSAGE_SELF)
-                cpu_s = usage.ru_utime + usage.ru_stime
-                self._tell(words.Counted(pid=os.getpid(), served_bytes=self._served.num_bytes, cpu_s=cpu_s))
+                self._count()
             case words.Stop():
                 self._stop()
 
@@ -117,6 +132,11 @@ class Node:
         self._token = order.token
         self._stored, self._served = _Meter(self._tell), _Meter(self._tell)
         self._served.mark(order.tell_at_bytes)
+        self._held_up_s = 0.0
+        link_bytes_s = None if order.link_bytes_s == 0 else order.link_bytes_s
+        self._sender = HostSender(
+            Permit(link_bytes_s=link_bytes_s), managed=order.managed, on_held_up=self._note_held_up
+        )
         self._store = _MeteredStore(Path(order.root), max_bytes=order.max_bytes, meter=self._stored)
         settings = PeerSettings(
             stores=(self._store,),
@@ -126,6 +146,7 @@ class Node:
             domain=order.domain,
             max_uploads=_MAX_UPLOADS,
             on_served_bytes=self._served.add,
+            sender=self._sender,
         )
         self._server = PeerServer(settings)
         self._tell(words.Serving(url=self._server.start()))
@@ -137,7 +158,7 @@ class Node:
             got = fetch(
                 manifest,
                 store=self._served_store(),
-                client=ClientSettings(token=self._token),
+                client=ClientSettings(token=self._token, rate_bytes_s=order.rate_bytes_s or None),
                 deadline=Deadline.after(order.limit_s),
                 me=self._member(order),
                 extra_peers=[PeerInfo(url=url) for url in order.peers],
@@ -158,6 +179,39 @@ class Node:
             )
         )
 
+    def _send(self, order: words.Upload, cancel: threading.Event) -> None:
+        job = UploadJob(
+            folder=Path(order.folder),
+            url=order.url,
+            name=order.name,
+            part_bytes=order.part_bytes,
+            parallel=order.parallel,
+        )
+        began_s, progress = time.monotonic(), self._progress
+        try:
+            send_checkpoint(job, sender=self._sender, stop=cancel, progress=progress)
+        except UploadCut:
+            return
+        except RlweaveError as error:
+            self._tell(words.Failed(message=error.message))
+            return
+        self._tell(words.Uploaded(seconds=time.monotonic() - began_s, sent_bytes=progress.sent_bytes))
+
+    def _count(self) -> None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._tell(
+            words.Counted(
+                pid=os.getpid(),
+                served_bytes=self._served.num_bytes,
+                cpu_s=usage.ru_utime + usage.ru_stime,
+                uploaded_bytes=self._progress.sent_bytes,
+                held_up_s=self._held_up_s,
+            )
+        )
+
+    def _note_held_up(self, _: TrafficClass, seconds: float) -> None:
+        self._held_up_s += seconds
+
     def _member(self, order: words.Fetch) -> Member | None:
         if not order.swarm or self._server is None:
             return None
@@ -171,6 +225,7 @@ class Node:
 
     def _stop(self) -> None:
         self._end_job()
+        self._end_upload()
         self._stop_serving()
         self._tell(words.Stopped())
 
@@ -178,6 +233,11 @@ class Node:
         if self._job is not None:
             self._job.end()
             self._job = None
+
+    def _end_upload(self) -> None:
+        if self._upload is not None:
+            self._upload.end()
+            self._upload = None
 
     def _stop_serving(self) -> None:
         if self._server is not None:

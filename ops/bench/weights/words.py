@@ -30,6 +30,19 @@ class Serve:
     max_bytes: int
     domain: str = ""
     tell_at_bytes: int = 0  # `Reached` when so much has been served; 0: never
+    managed: bool = False  # background traffic stands back for weights
+    link_bytes_s: float = 0.0  # that the host's link carries; 0: not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Order: upload a checkpoint while serving. Answered by `Uploaded` or `Failed`; a later one replaces it."""
+
+    folder: str
+    url: str
+    name: str
+    part_bytes: int
+    parallel: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +58,7 @@ class Fetch:
     domain: str = ""
     swarm: str = ""  # with it the node is a member that shares the work with others; empty: it only asks
     tell_at_bytes: int = 0  # `Reached` when so much is in the store; 0: never
+    rate_bytes_s: float = 0.0  # most that is taken; 0: as fast as it goes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +130,16 @@ class Counted:
     pid: int
     served_bytes: int  # since it serves
     cpu_s: float  # of the process
+    uploaded_bytes: int = 0  # of the checkpoint, by the last `Upload`
+    held_up_s: float = 0.0  # that checkpoints stood back, since it serves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded:
+    """The checkpoint is at the target, whole."""
+
+    seconds: float
+    sent_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +147,14 @@ class Stopped:
     """It does not serve any more."""
 
 
-Order = Serve | Fetch | Check | Count | Stop
-Answer = Hello | Serving | Reached | Done | Failed | Checked | Counted | Stopped
+Order = Serve | Upload | Fetch | Check | Count | Stop
+Answer = Hello | Serving | Reached | Done | Failed | Checked | Counted | Uploaded | Stopped
 
 _Word = TypeVar("_Word")
 
-_ORDERS: dict[str, type[Order]] = {kind.__name__: kind for kind in (Serve, Fetch, Check, Count, Stop)}
+_ORDERS: dict[str, type[Order]] = {kind.__name__: kind for kind in (Serve, Upload, Fetch, Check, Count, Stop)}
 _ANSWERS: dict[str, type[Answer]] = {
-    kind.__name__: kind for kind in (Hello, Serving, Reached, Done, Failed, Checked, Counted, Stopped)
+    kind.__name__: kind for kind in (Hello, Serving, Reached, Done, Failed, Checked, Counted, Uploaded, Stopped)
 }
 
 

@@ -25,6 +25,7 @@ from pipeline.engines.http.loading import Loader, NotLoaded, Served
 from pipeline.engines.http.results import Judged, check_meaning, completed, judge, kind_of, within_stop, without_tokens
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.http.stamps import Stamps
+from pipeline.engines.pressure import EnginePressure, pressure_of
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import NewRequest, SwapRefused
@@ -97,6 +98,11 @@ class HttpEngine:
     def pause_s(self) -> float:
         """How long generation stood still in the last swap."""
         return self._host.pause_s
+
+    @property
+    def pressure(self) -> EnginePressure | None:
+        """What the server says of its load."""
+        return pressure_of(self._host)
 
     @property
     def num_running(self) -> int:

@@ -27,7 +27,9 @@ from pipeline.engines.http.sender import REVIVE_HINT, Sender
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.http.swapper import Swapper
 from pipeline.engines.http.updates import InFlight, Updates
+from pipeline.engines.http.watching import MetricsWatch
 from pipeline.engines.http.wire import Wire
+from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.vllm.exchange import NewRequest
 from schemas.errors import EngineError
 
@@ -50,15 +52,25 @@ class Host:
 
     Args:
         prompts: fixed ones, within the model's vocabulary and context, to examine a server with.
+        watch_pressure: whether the server is asked how loaded it is.
     """
 
-    def __init__(self, base_url: str, *, key: ApiKey, settings: HttpSettings, prompts: list[list[int]]) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: ApiKey,
+        settings: HttpSettings,
+        prompts: list[list[int]],
+        watch_pressure: bool = False,
+    ) -> None:
         self._settings = settings
         self._prompts = prompts
         self._ended: queue.SimpleQueue[Ended | EngineError] = queue.SimpleQueue()
         self._thread = LoopThread("http-engine")
         self._wire = Wire(base_url, key=key, settings=settings)
         self._sender = Sender(self._wire, settings=settings, on_end=self._ended.put, on_lost=self._lost)
+        self._watch = MetricsWatch(self._wire, is_busy=self._sender.is_busy) if watch_pressure else None
         self._swapper = Swapper(self._wire, sender=self._sender, settings=settings)
         self._found: _Found | None = None
         self._salt, self._serial = secrets.token_hex(4), 0
@@ -78,6 +90,11 @@ class Host:
     def pause_s(self) -> float:
         """See `HttpHost.pause_s`."""
         return self._swapper.pause_s
+
+    @property
+    def pressure(self) -> EnginePressure | None:
+        """What the server says of its load; None: it was not asked, or does not say."""
+        return None if self._watch is None else self._watch.latest
 
     def start(self) -> None:
         """Find the server and see that it can be used.
@@ -178,6 +195,8 @@ class Host:
         self._swapper.begin_anew()
         self.failure = None
         self._sender.begin(dialect, model=model)
+        if self._watch is not None:
+            self._watch.begin(dialect.name)
         return _Found(dialect=dialect, updates=updates, in_flight=in_flight, facts=facts)
 
     async def _scores(self, prompts: Sequence[Sequence[int]]) -> list[Scored] | None:
@@ -196,6 +215,8 @@ class Host:
 
     async def _stop(self) -> None:
         await self._sender.stop()
+        if self._watch is not None:
+            await self._watch.stop()
         await self._wire.close()
 
     def _lost(self, error: EngineError) -> None:

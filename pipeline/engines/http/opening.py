@@ -16,7 +16,13 @@ from schemas.errors import EngineError
 
 
 def open_http_engine(
-    model_dir: Path, *, dtype: str = "float32", max_sequences: int, slot: int = 0, settings: HttpSettings
+    model_dir: Path,
+    *,
+    dtype: str = "float32",
+    max_sequences: int,
+    slot: int = 0,
+    watch_pressure: bool = False,
+    settings: HttpSettings,
 ) -> HttpEngine:
     """Find the server of this slot; its own weights are not served before a version is loaded.
 
@@ -24,6 +30,7 @@ def open_http_engine(
         model_dir: the policy's directory: tokenizer, shapes, and what a probe computes with.
         dtype: of the published weights.
         slot: number of this process among the replicas; it uses server number `slot`.
+        watch_pressure: whether the server is asked how loaded it is.
 
     Raises:
         EngineError: the directory or a setting is at fault, or the server cannot be used.
@@ -36,7 +43,7 @@ def open_http_engine(
     facts = read_facts(model_dir, dtype=dtype, max_context_tokens=settings.max_context_tokens)
     prompts = probe_prompts(vocab_size=facts.vocab_size, context_tokens=facts.context_tokens)
     key = read_key(settings)
-    host = Host(settings.base_urls[slot], key=key, settings=settings, prompts=prompts)
+    host = Host(settings.base_urls[slot], key=key, settings=settings, prompts=prompts, watch_pressure=watch_pressure)
     try:
         host.start()
         stamps = Stamps()

@@ -66,6 +66,10 @@ class Sender:
         if self._watch is None or self._watch.done():
             self._watch = asyncio.get_running_loop().create_task(self._keep_looking())
 
+    def is_busy(self) -> bool:
+        """Whether requests are in flight."""
+        return bool(self._tasks)
+
     def submit(self, requests: Sequence[NewRequest]) -> None:
         """Send requests."""
         for request in requests:

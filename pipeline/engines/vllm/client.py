@@ -26,6 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from pipeline.engines.vllm import plugin
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest
 from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.engines.vllm.stats import PressureLog
 from schemas.errors import EngineError
 
 # vLLM passes errors of its core on as bare exceptions with a text.
@@ -59,6 +60,10 @@ class _Output(Protocol):
 class _Core(Protocol):
     async def pause_scheduler_async(self, *, mode: str, clear_cache: bool) -> None: ...
     async def set_weight_version_async(self, weight_version: str) -> None: ...
+
+
+class _LoggerManager(Protocol):
+    stat_loggers: list[object]
 
 
 class Client:
@@ -149,9 +154,10 @@ async def open_client(
     max_sequences: int,
     context_tokens: int,
     num_threads: int,
+    stats: PressureLog | None = None,
     settings: VllmSettings,
 ) -> Client:
-    """Start vLLM's core process over a model directory.
+    """Start vLLM's core process over a model directory; `stats` is told of each of its steps.
 
     Raises:
         EngineError: vLLM does not serve this model here.
@@ -164,6 +170,7 @@ async def open_client(
         max_model_len=context_tokens,
         max_num_seqs=max_sequences,
         enforce_eager=settings.enforce_eager,
+        num_gpu_blocks_override=settings.kv_cache_blocks,
         enable_prefix_caching=settings.prefix_caching,
         gpu_memory_utilization=settings.gpu_memory_share,
         generation_config="vllm",
@@ -176,7 +183,8 @@ async def open_client(
         distributed_executor_backend="uni",
     )
     try:
-        llm = AsyncLLM.from_engine_args(arguments)
+        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=None if stats is None else [lambda *_: stats])
+        _only(llm, stats)
         await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
     except _START_ERRORS as error:
         raise EngineError(
@@ -184,6 +192,13 @@ async def open_client(
             hint="its log says more (rollout.vllm.log_level); on CPU head sizes are 32, 64, 80, 96, 112, 128 and up",
         ) from error
     return Client(llm, settings=settings)
+
+
+def _only(llm: AsyncLLM, stats: PressureLog | None) -> None:
+    """Leave out vLLM's Prometheus metrics, which it adds to any logger: nobody asks for them, and each step pays."""
+    manager = cast("_LoggerManager | None", llm.logger_manager)
+    if stats is not None and manager is not None:
+        manager.stat_loggers[1:] = []  # ours is the first
 
 
 def _environment(*, device: str, num_threads: int, settings: VllmSettings) -> None:

@@ -24,6 +24,7 @@ from pipeline.engines.base import (
 )
 from pipeline.engines.checks import check_ready, check_requests, check_state
 from pipeline.engines.live_weights import as_tensor
+from pipeline.engines.pressure import EnginePressure, pressure_of
 from pipeline.engines.prompts import encode_group
 from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapRefused, VllmHost
@@ -86,6 +87,11 @@ class VllmEngine:
     def pause_s(self) -> float:
         """How long generation stood still in the last load."""
         return self._host.pause_s
+
+    @property
+    def pressure(self) -> EnginePressure | None:
+        """What vLLM says of its load."""
+        return pressure_of(self._host)
 
     @property
     def num_running(self) -> int:

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.vllm.client import Client, VllmErrors, open_client
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapBroken, SwapRefused
 from pipeline.engines.vllm.plugin import BROKEN, REFUSED
 from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.engines.vllm.stats import PressureLog
 from schemas.errors import EngineError
 
 T = TypeVar("T")
@@ -47,6 +49,7 @@ class HostSettings:
     max_sequences: int
     context_tokens: int
     num_threads: int
+    watch_pressure: bool = False
     vllm: VllmSettings
 
 
@@ -65,6 +68,7 @@ class Host:
         self._label = _NO_LABEL  # of the weights that are loaded
         self.pause_s = 0.0  # how long generation stood still in the last swap
         self._mixed = False  # the weights may be a mix: only a whole load ends the pause
+        self._stats = PressureLog() if settings.watch_pressure else None
         self.failure: EngineError | None = None  # set once nothing more will come
 
     def start(self) -> None:
@@ -145,6 +149,11 @@ class Host:
             raise _Late(f"{what} took longer than {limit_s:g} s") from error
 
     @property
+    def pressure(self) -> EnginePressure | None:
+        """What vLLM says of its load; None: it was not asked to, or has not yet."""
+        return None if self._stats is None else self._stats.latest
+
+    @property
     def client(self) -> Client:
         """The connection to vLLM.
 
@@ -168,6 +177,7 @@ class Host:
             max_sequences=self._settings.max_sequences,
             context_tokens=self._settings.context_tokens,
             num_threads=self._settings.num_threads,
+            stats=self._stats,
             settings=self._settings.vllm,
         )
 

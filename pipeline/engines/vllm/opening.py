@@ -17,9 +17,13 @@ def open_vllm_engine(
     dtype: str = "float32",
     max_sequences: int,
     num_threads: int = 1,
+    watch_pressure: bool = False,
     settings: VllmSettings,
 ) -> VllmEngine:
     """Start vLLM; its own weights are not served before a version is loaded.
+
+    Args:
+        watch_pressure: whether it is to say how loaded it is.
 
     Raises:
         EngineError: the directory or a setting is at fault, or vLLM does not serve the model here.
@@ -32,6 +36,7 @@ def open_vllm_engine(
         max_sequences=max_sequences,
         context_tokens=facts.context_tokens,
         num_threads=num_threads,
+        watch_pressure=watch_pressure,
         vllm=settings,
     )
 

@@ -13,6 +13,9 @@ class VllmSettings(Section):
     """`[rollout.vllm]`: how vLLM is run."""
 
     kv_cache_gib: PositiveInt = Field(default=1, description="Memory of the KV cache on CPU, in GiB.")
+    kv_cache_blocks: PositiveInt | None = Field(
+        default=None, description="Blocks of the KV cache; absent: what its memory holds."
+    )
     gpu_memory_share: float = Field(
         default=0.9, gt=0, le=1, description="Share of a GPU's memory that vLLM takes; not used on CPU."
     )

@@ -32,6 +32,11 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["rollout.max_sequences=7"], ["rollout.max_sequences = 7", "run.group_size = 8"]),
         (["learner.buffer_bytes=1000"], ["learner.buffer_bytes = 1000", "24 groups"]),
         (["learner.ranks=9"], ["learner.ranks = 9", "run.partitions = 8"]),
+        (["learner.max_ranks=9"], ["learner.max_ranks = 9", "run.partitions = 8"]),
+        (
+            ["run.slots=3", "rollout.replicas=2", "learner.ranks=2"],
+            ["rollout.replicas = 2 and learner.ranks = 2 need 4 slots at the start, run.slots = 3"],
+        ),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
         (["rollout.engine=http"], ["names 0 server(s)", "rollout.replicas = 1"]),
         ([*HTTP, "rollout.replicas=3", "run.partitions=12"], ["names 2 server(s)", "rollout.replicas = 3"]),
@@ -48,6 +53,12 @@ def test_what_cannot_work_is_refused_with_both_settings(tmp_path: Path, override
     assert all(part in caught.value.message for part in parts), caught.value.message
 
 
+@pytest.mark.parametrize("limits", [["learner.min_ranks=2"], ["learner.ranks=3", "learner.max_ranks=2"]])
+def test_ranks_are_within_their_limits(tmp_path: Path, limits: list[str]) -> None:
+    with pytest.raises(SettingsError, match=r"ranks = \d is not within min_ranks = \d and max_ranks = \d"):
+        run_file(tmp_path, *limits)
+
+
 def test_all_findings_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"2 combination\(s\)"):
         check_run(run_file(tmp_path, "rollout.max_sequences=7", "learner.cloning.num_steps=5"))
@@ -60,7 +71,10 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
         (["rollout.max_replicas=3"], "below 4 x rollout.max_replicas = 12"),
         (["run.publish_lag_versions=3"], "run.publish_lag_versions = 3 reaches run.max_staleness + 1 = 3"),
         (["learner.ranks=3"], "run.partitions = 8 is no multiple of learner.ranks = 3"),
-        (["learner.ranks=2", "learner.collective_limit_s=30"], "will take rank 0 for dead"),
+        (["learner.max_ranks=4"], "is no multiple of learner.ranks = 3:"),
+        (["learner.max_ranks=2", "learner.collective_limit_s=30"], "will take rank 0 for dead"),
+        (["run.slots=3", "learner.max_ranks=3"], "learner.max_ranks = 3 is never reached: of run.slots = 3 rollouts"),
+        (["run.slots=2", "rollout.max_replicas=2"], "rollout.max_replicas = 2 is never reached: of run.slots = 2 the"),
         (HTTP, "names 2 servers and rollout.replicas = 1: those after the first 1 are not used"),
         (["run.group_size=1"], "advantages of zero"),
         (["run.max_staleness=0"], "synchronous"),

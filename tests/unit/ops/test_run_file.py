@@ -48,6 +48,11 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
     [
         ("run.max_stalenes=3", ["run.max_stalenes", "no such setting", "did you mean run.max_staleness"]),
         ("max_steps=3", ["max_steps: there is no such setting; did you mean run.max_steps"]),
+        ("learner.checkpoint.upload=/mnt/copies", ["learner.checkpoint.upload", "file:///absolute/path"]),
+        ("learner.checkpoint.upload=s3://b/a?sig=abcdef", ["holds a password", "sig=***"]),
+        ("traffic.rates.checkpoint=1", ["traffic.rates", "there is no traffic class 'checkpoint'", "classes are"]),
+        ("traffic.background_phases=['noon']", ["traffic.background_phases", "'cloning'"]),
+        ("traffic.link_bytes_s=0", ["traffic.link_bytes_s", "greater than 0"]),
         ("learner.treads=3", ["did you mean learner.threads"]),
         ("rewards.sum.wieght=3", ["did you mean rewards.NAME.weight"]),
         ("runs.name=x", ["runs", "no such setting"]),

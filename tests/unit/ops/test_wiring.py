@@ -7,16 +7,50 @@ from pathlib import Path
 
 import pytest
 
+from consumers.scheduler.stage import SchedulerStage
 from ops.run_stage import StageRequest, context_of, labels_of
-from ops.wiring import StageChoice, build_stage, programs, scale_limits
+from ops.supervisor.processes import Program
+from ops.wiring import StageChoice, build_stage, pool_of, programs, scale_limits
+from pipeline.stage import make_context
 from schemas.errors import SettingsError
 from tests.unit.ops.test_run_checks import run_file
+from topics.catalog import rollout_group
 from topics.memory import MemoryLog
 
 
-def test_a_learner_of_one_rank_is_one_process(tmp_path: Path) -> None:
-    made = [program for program in programs(run_file(tmp_path), settings_file=tmp_path) if program.stage == "learner"]
-    assert [(program.name, program.unit, "--slot" in program.arguments) for program in made] == [("learner", "", False)]
+def learners(tmp_path: Path, *changes: str) -> list[Program]:
+    made = programs(run_file(tmp_path, *changes), settings_file=tmp_path)
+    return [program for program in made if program.stage == "learner"]
+
+
+def test_a_learner_of_one_rank_for_ever_is_one_process_of_the_stages_name(tmp_path: Path) -> None:
+    (one,) = learners(tmp_path)
+    assert (one.name, one.unit, one.spare, one.size_setting) == ("learner", "learner", False, "")
+    assert one.arguments == ("run", "learner", "--config", str(tmp_path))
+
+
+def test_a_learner_whose_ranks_may_change_is_told_how_many_there_are(tmp_path: Path) -> None:
+    made = learners(tmp_path, "learner.ranks=2", "learner.min_ranks=1", "learner.max_ranks=4")
+    assert [(each.name, each.target, each.spare, each.pooled) for each in made] == [
+        ("learner-0", "learner", False, True),
+        ("learner-1", "learner", False, True),
+        ("learner-2", "learner", True, True),
+        ("learner-3", "learner", True, True),
+    ]
+    limits = ("--set", "learner.min_ranks=1", "--set", "learner.max_ranks=4")
+    assert [each.arguments[-6:] for each in made] == [("--slot", str(rank), *limits) for rank in range(4)]
+    assert {each.size_setting for each in made} == {"learner.ranks"}
+    settings = run_file(tmp_path, "learner.max_ranks=4")
+    assert scale_limits(settings, stages=("learner", "peer")) == {"learner": (1, 4)}
+
+
+def test_a_pool_is_held_where_rollouts_and_learner_are(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "run.slots=4")
+    assert pool_of(settings, stages=("rollout", "learner", "peer")) == 4
+    assert pool_of(settings, stages=("reward",)) is None
+    assert pool_of(run_file(tmp_path), stages=("rollout",)) is None
+    with pytest.raises(SettingsError, match=r"run\.slots = 4 is a pool .* only rollout is started here"):
+        pool_of(settings, stages=("rollout", "reward"))
 
 
 def test_several_ranks_are_processes_of_one_unit(tmp_path: Path) -> None:
@@ -30,7 +64,7 @@ def test_several_ranks_are_processes_of_one_unit(tmp_path: Path) -> None:
 
 def test_programs_up_to_the_most_are_there_and_those_above_replicas_are_spare(tmp_path: Path) -> None:
     settings = run_file(tmp_path, "rollout.max_replicas=3", "rewards.sum.replicas=2", "rewards.sum.min_replicas=1")
-    made = [each for each in programs(settings, settings_file=tmp_path) if each.target]
+    made = [each for each in programs(settings, settings_file=tmp_path) if each.stage in ("rollout", "reward")]
     assert [(each.name, each.target, each.spare) for each in made] == [
         ("rollout-0", "rollout", False),
         ("rollout-1", "rollout", True),
@@ -42,6 +76,18 @@ def test_programs_up_to_the_most_are_there_and_those_above_replicas_are_spare(tm
     assert len({each.log_file for each in made}) == len(made)
     assert scale_limits(settings, stages=("rollout", "reward")) == {"rollout": (1, 3), "reward.sum": (1, 2)}
     assert scale_limits(settings, stages=("reward", "peer")) == {"reward.sum": (1, 2)}
+
+
+def test_the_scheduler_hears_of_what_may_be_scaled(tmp_path: Path) -> None:
+    settings = run_file(tmp_path, "learner.max_ranks=4", "rollout.max_replicas=2", "run.slots=5", 'redis.url="none"')
+    log = MemoryLog(run=settings.run.name, data_partitions=settings.run.partitions)
+    context = make_context(log, run=settings.run, stage="scheduler")
+    stage = build_stage(StageChoice(stage="scheduler"), settings, context=context)
+    assert isinstance(stage, SchedulerStage)
+    assert [(each.target, each.group, each.least, each.most, each.initial) for each in stage._fleet] == [
+        ("rollout", rollout_group(settings.run.name), 1, 2, 1),
+        ("learner", "", 1, 4, 1),
+    ]
 
 
 def test_a_rank_there_is_not_is_refused(tmp_path: Path) -> None:
@@ -60,6 +106,8 @@ def test_a_rank_is_told_apart_by_its_name_and_by_a_label(tmp_path: Path) -> None
     context = context_of(log, settings, request=request)
     assert context.instance.startswith("learner.1-")
     assert context.stage == "learner"
+    alone = run_file(tmp_path, "learner.max_ranks=2")
+    assert context_of(log, alone, request=replace(request, slot=0)).instance.startswith("learner.0-"), "now and later"
     context.metrics.gauge("step", 3)
     labels = [dict(sample.labels) for family in context.metrics.registry.collect() for sample in family.samples]
     assert [each["rank"] for each in labels] == ["1"]

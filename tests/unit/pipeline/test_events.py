@@ -9,8 +9,9 @@ import pytest
 from pipeline.events import Events
 from pipeline.metrics import Metrics
 from schemas.errors import DeliveryError, LogError
-from schemas.records import Record
-from topics.catalog import Topic
+from schemas.records import Record, StageEvent
+from tests.unit.producers.world import records_of
+from topics.catalog import EVENTS, Topic
 from topics.clock import Deadline, ManualClock
 from topics.log import Writer, WriterSettings
 from topics.memory import MemoryLog
@@ -89,3 +90,17 @@ def test_no_new_writer_leaves_the_present_one_in_use(rig: Rig) -> None:
     rig.fail()
     rig.events.heartbeat()
     assert [each.num_written for each in rig.opened] == [1]
+
+
+def test_this_host_is_told_of_each_phase_and_of_parts_that_no_event_tells(rig: Rig) -> None:
+    told: list[str] = []
+    rig.events.on_phase = told.append
+    rig.events.enter("waiting_for_data")
+    with rig.events.phase("forward_backward"), rig.events.within("gradient_sync"):
+        pass
+    rig.events.enter("waiting_for_data")
+    assert [name for name in told if name] == [
+        *("waiting_for_data", "forward_backward", "gradient_sync", "forward_backward", "waiting_for_data")
+    ]
+    said = [event for event in records_of(rig.log, EVENTS) if isinstance(event, StageEvent)]
+    assert "gradient_sync" not in {event.name for event in said}

@@ -12,6 +12,9 @@ import trustme
 
 from pipeline.redis_client import RedisClient
 from pipeline.settings import WeightsSettings
+from pipeline.traffic.settings import TrafficSettings
+from pipeline.uploads.layout import MARKER
+from pipeline.uploads.settings import UploadSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import fetch
@@ -21,8 +24,10 @@ from pipeline.weights.peer_stage import PeerStage
 from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import bearer, load_or_create_token
 from schemas.errors import WeightsError
-from schemas.records import ChunkRef
+from schemas.records import ChunkRef, Command
+from tests.unit.pipeline.uploads.material import TOTAL, make_checkpoint
 from tests.unit.producers.world import World, events_of, started
+from topics.catalog import COMMANDS
 from topics.clock import Deadline, SystemClock
 from topics.memory import MemoryLog
 
@@ -130,6 +135,42 @@ def test_the_limit_of_open_files_fits_the_streams(world: World) -> None:
     finally:
         stage.stop(deadline=Deadline.after(5))
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_it_uploads_checkpoints_as_a_command_permits_and_counts_what_leaves(world: World, tmp_path: Path) -> None:
+    context = world.context("peer")
+    target = tmp_path / "copies"
+    uploads = UploadSettings(upload=f"file://{target}", upload_part_bytes=50_000)
+    closed = TrafficSettings(rates={"checkpoints": 0.0})
+    stage = PeerStage(context, WeightsSettings(), traffic=closed, uploads=uploads)
+    started(stage)
+    make_checkpoint(world.run.folder / "checkpoints", "1.10")
+    deadline = Deadline.after(20.0)
+    while not (world.run.folder / "uploads" / "1.10").exists():
+        deadline.check("the checkpoint to be held")
+        stage.turn()
+    marker = target / world.run.name / "1.10" / MARKER
+    assert not marker.exists()
+    command = Command(
+        run=world.run.name,
+        target="host",
+        kind="traffic",
+        epoch=1,
+        seq=0,
+        reason="there is room",
+        issued_unix_ms=0,
+        rates={"checkpoints": 1e9},
+    )
+    world.write((COMMANDS, command, None))
+    while not marker.exists():
+        deadline.check("the checkpoint to be uploaded")
+        stage.turn()
+    stage.stop(deadline=Deadline.after(10))
+    counted = context.metrics.snapshot()
+    assert counted["traffic_bytes{traffic=checkpoints}"] == TOTAL
+    assert counted["traffic_held_up_s{traffic=checkpoints}"] > 0
+    assert [each["rates"] for each in events_of(world.log, "traffic_permitted")] == ["checkpoints 1e+09"]
+    assert len(events_of(world.log, "checkpoint_uploaded")) == 1
 
 
 def _fetch_chunk(url: str, chunk: ChunkRef, *, token: str, tls: ssl.SSLContext | None) -> bytes:

@@ -45,7 +45,7 @@ def who(operation: Operation, topic: Topic) -> set[str]:
         (LEDGER, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
         (PARTIALS, {"rollout"}, {"rollout"}),
         (EVENTS, set(STAGES), {"scheduler", "learner"}),
-        (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout"}),
+        (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout", "peer"}),
         (WEIGHTS, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
         (DEAD_LETTERS, set(STAGES), set()),
     ],

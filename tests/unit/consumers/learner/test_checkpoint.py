@@ -22,6 +22,7 @@ from consumers.learner.checkpoint import (
     prune,
     restore_optimizer,
     save,
+    save_again,
     versions,
 )
 from consumers.learner.recovery import surviving
@@ -64,6 +65,21 @@ def test_what_is_saved_is_restored(tmp_path: Path) -> None:
     assert found.state == saved.state
     assert torch.equal(found.model["w"], saved.model["w"])
     assert torch.equal(found.optimizer["generator"], saved.optimizer["generator"])
+
+
+def test_a_lineage_keeps_the_tensors_it_began_with_without_writing_them_again(tmp_path: Path) -> None:
+    first = save(tmp_path, snapshot(7))
+    state = replace(snapshot(7).state, lineage=2, ranks=2)
+    second = save_again(tmp_path, state, like=first)
+    assert (second / "model.safetensors").stat().st_ino == (first / "model.safetensors").stat().st_ino
+    found = newest(tmp_path)
+    assert (found.state, torch.equal(found.model["w"], snapshot(7).model["w"])) == (state, True)
+    prune(tmp_path, keep=1, survives=every)
+    assert newest(tmp_path).state == state, "the first one is gone"
+    (second / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"3\.7 was not written"):
+        save_again(tmp_path, replace(state, lineage=3), like=second)
+    assert [path.name for path in tmp_path.iterdir()] == ["2.7"], "nothing half-written remains"
 
 
 def test_none_is_told_apart_from_broken(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from consumers.scheduler import reactive, stage_aware
 from consumers.scheduler.policy import CommandDraft
+from consumers.scheduler.pool import SAMPLES_MADE
 from consumers.scheduler.scaling import Wish, scale
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import InstanceSeen, Scalable, Scaled, Snapshot, Standing
@@ -63,7 +64,7 @@ def run(
         instances=(*engines, seen("learner", 0, silent_s=learner_silent_s), reward(0), reward(1)),
         horizon=Version(lineage=1, step=10),
         lag={(GROUP, "prompts"): prompts, (REWARD, "samples"): 0},
-        rates={stage_aware.SAMPLES_MADE: made},
+        rates={SAMPLES_MADE: made},
         shares={reactive.LEARNER_WAITS: waits},
         times={STEP: span(step_s)} | ({} if start_s is None else {("rollout", "starting"): span(start_s)}),
         slot_use=use,
@@ -88,7 +89,7 @@ def scoring(*, lag: int | None, read: float, busy: float, made: float = 8.0) -> 
         run(),
         fleet=(REWARDS,),
         lag={(REWARD, "samples"): lag},
-        rates={stage_aware.SAMPLES_MADE: made, READ: read},
+        rates={SAMPLES_MADE: made, READ: read},
         shares={(REWARD, "scoring"): busy},
     )
 
@@ -154,6 +155,12 @@ def test_reactive(snapshot: Snapshot, commanded: int | None) -> None:
 )
 def test_stage_aware(snapshot: Snapshot, commanded: int | None) -> None:
     assert replicas(stage_aware.decide, snapshot) == commanded
+
+
+def test_ranks_are_the_learners_processes_that_are_heard() -> None:
+    ranks = Scalable(target="learner", group="", least=1, most=4, initial=1)
+    snapshot = replace(run(), instances=(seen("learner", 0), seen("learner", 1), seen("learner", 2, silent_s=99.0)))
+    assert snapshot.replicas_heard(ranks, silence_s=SETTINGS.silence_s) == 2
 
 
 def test_a_command_says_why_and_on_what_it_was_decided() -> None:

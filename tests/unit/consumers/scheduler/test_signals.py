@@ -99,6 +99,16 @@ def staged(signals: Signals) -> list[str]:
     return [str(version) for version in signals.snapshot(now_s=0, lag={}, standing=Standing()).staged]
 
 
+def test_what_an_instance_says_after_its_good_bye_does_not_bring_it_back() -> None:
+    """The phase it was in ends last."""
+    signals = folded(
+        (1.0, event(0, "phase_began", "generating")),
+        (2.0, event(1, "notice", "stopped")),
+        (2.0, event(2, "phase_ended", "generating", gauges={"spent_s": 1.0})),
+    )
+    assert seen_at(signals, 2.0) == {}
+
+
 def test_a_pruned_manifest_is_not_staged() -> None:
     signals = Signals(began_s=0.0, ledger=ledger_to(3))
     for step in (2, 1, 3):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ops.supervisor.executor import Replicas
 from ops.supervisor.orders import RETRY_S, Orders
-from ops.supervisor.replicas import Replicas
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
 from schemas.errors import LogUnavailable
@@ -33,6 +33,7 @@ class Processes:
     replicas: dict[str, Replicas] = field(
         default_factory=lambda: {target: Replicas(running=1, retiring=0) for target in LIMITS}
     )
+    slots: int | None = None
 
     def scale(self, target: str, replicas: int) -> None:
         self.asked.append((target, replicas))
@@ -164,11 +165,13 @@ def test_heartbeats_say_how_many_there_are(world: World, orders: Orders, clock: 
     world.command("scale", replicas=3)
     orders.turn(processes)
     clock.advance(BEAT_S)
+    processes.slots = 5
     orders.turn(processes)
     before, after = (dict(each.gauges) for each in events(world.log, kind="heartbeat", name="heartbeat"))
     assert (before["replicas{target=rollout}"], before["replicas_retiring{target=rollout}"]) == (1, 0)
     assert (after["replicas{target=rollout}"], after["replicas_retiring{target=rollout}"]) == (3, 2)
     assert after["replicas{target=reward.sum}"] == 1
+    assert ("slots" in before, after["slots"]) == (False, 5)
 
 
 def test_what_cannot_be_decoded_is_passed_over_and_kept(world: World, orders: Orders) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ops.supervisor.executor import Replicas
 from ops.supervisor.processes import Program
-from ops.supervisor.replicas import Replicas
 from ops.supervisor.scaling import Change, Retirement, Standing, choose
 from ops.supervisor.settings import SupervisorSettings
 from ops.supervisor.supervisor import Supervisor

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,34 @@ def test_the_weights_are_those_of_one_rank(model_dir: Path, minibatches: int, nu
         assert stats.num_tokens == wanted_stats.num_tokens
         for name in ("loss", "grad_norm", "reward_mean", "clipped_share", "mismatch_mean"):
             assert getattr(stats, name) == pytest.approx(getattr(wanted_stats, name), abs=1e-5), name
+
+
+def test_a_window_is_open_while_gradients_are_under_way_and_not_before_or_after(model_dir: Path) -> None:
+    def work(group: RankGroup) -> list[str]:
+        seen: list[str] = []
+        sum_tensor = group.sum_tensor
+
+        @contextmanager
+        def syncing() -> Iterator[None]:
+            seen.append("open")
+            yield
+            seen.append("closed")
+
+        def noted(tensor: torch.Tensor) -> None:
+            seen.append("sum")
+            sum_tensor(tensor)
+
+        group.sum_tensor = noted  # type: ignore[method-assign]
+        one = trainer(model_dir)
+        one.team = GroupTeam(group, compare_every=1, step=0, syncing=syncing)
+        groups = batches()[0]
+        one.step(share(groups, step=1, rank=group.rank, owner={each.group: each.group % 2 for each in groups}))
+        return seen
+
+    for seen in together(2, work):
+        assert seen[0] == "open"
+        assert seen[-1] == "closed"
+        assert set(seen[1:-1]) == {"sum"}
 
 
 def test_small_buckets_change_no_bit(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
