@@ -25,9 +25,9 @@ class ElasticPlan:
         lent_steps: trained while a slot is lent.
     """
 
-    settle_s: float = 12.0
-    hold_s: float = 40.0
-    hold_down_s: float = 50.0
+    settle_s: float = 10.0
+    hold_s: float = 32.0
+    hold_down_s: float = 36.0
     window_s: float = 6.0
     up_s: float = 8.0  # longer than the window and a start: what was started is in the rates by then
     down_s: float = 8.0
@@ -36,7 +36,7 @@ class ElasticPlan:
     @classmethod
     def quick(cls) -> ElasticPlan:
         """Enough to see that it works."""
-        return cls(settle_s=5.0, hold_s=15.0, hold_down_s=15.0, window_s=3.0, up_s=4.0, down_s=4.0, lent_steps=2)
+        return cls(settle_s=2.0, hold_s=10.0, hold_down_s=10.0, window_s=3.0, up_s=4.0, down_s=4.0, lent_steps=1)
 
 
 def best_rollouts(sequence_s: float) -> int:

@@ -22,14 +22,12 @@ LEAVES = """
 import pathlib, signal, sys, threading
 own, leave = map(pathlib.Path, sys.argv[1:3])
 end, stop = threading.Event(), threading.Event()
-signal.signal(signal.SIGUSR2, lambda *_: end.set())
+signal.signal(signal.SIGUSR2, lambda *_: (own.write_text("retiring"), end.set()))
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 own.write_text("ready")
 while not stop.wait(0.02):
-    if end.is_set():
-        own.write_text("retiring")
-        if leave.exists():
-            sys.exit(0)
+    if end.is_set() and leave.exists():
+        sys.exit(0)
 own.write_text("stopped")
 """
 STUBBORN = LEAVES.replace("lambda *_: stop.set()", "signal.SIG_IGN")  # hears of nothing but SIGUSR2 and SIGKILL
