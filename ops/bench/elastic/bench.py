@@ -51,9 +51,11 @@ def elastic_result(elasticity: Elasticity, lending: Lending, *, noise: result.No
 
 def _elasticity_values(found: Elasticity) -> dict[str, result.Number]:
     return {
+        "double_needed_rollouts": _rounded(found.doubled.needed),
         "double_within_one_s": _rounded(found.doubled.within_one_s),
         "double_best_s": _rounded(found.doubled.best_s),
         "double_scale_commands": found.doubled.num_commands,
+        "halve_needed_rollouts": _rounded(found.halved.needed),
         "halve_within_one_s": _rounded(found.halved.within_one_s),
         "halve_best_s": _rounded(found.halved.best_s),
         "halve_scale_commands": found.halved.num_commands,
@@ -84,7 +86,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 _ROWS = (
-    ("load doubles (2 rollouts are best, then 4)", "double_within_one_s", "double_best_s", "double_scale_commands"),
+    ("load doubles", "double_within_one_s", "double_best_s", "double_scale_commands"),
     ("load halves", "halve_within_one_s", "halve_best_s", "halve_scale_commands"),
 )
 _MOVES = (
@@ -119,9 +121,9 @@ def _notes(elasticity: Elasticity, lending: Lending) -> tuple[str, ...]:
         f"Sample ids lost: {elasticity.lost_ids} and {lending.lost_ids}; audits: {books}. Steps done twice: "
         f"{lending.steps_twice}.",
         f"Of 3 slots at most {lending.most_held} were held at a time.{steps}",
-        "Rollouts since the load doubled: "
+        f"Rollouts since the load doubled ({elasticity.doubled.needed:.2f} would just do): "
         + ", ".join(f"{number} at {at_s:.0f} s" for at_s, number in elasticity.doubled.course)
-        + "; since it halved: "
+        + f"; since it halved ({elasticity.halved.needed:.2f}): "
         + ", ".join(f"{number} at {at_s:.0f} s" for at_s, number in elasticity.halved.course)
         + ".",
     )

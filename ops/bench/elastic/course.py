@@ -9,6 +9,7 @@ Failure: `BenchError` when something does not come about.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ops.audit.report import AuditReport
+from ops.bench.elastic.hindsight import needed_rollouts
 from ops.bench.elastic.plan import LONG_S, MOST_ROLLOUTS, SHORT_S, USUAL_S, ElasticPlan, best_rollouts
 from ops.bench.elastic.script import Script
 from ops.bench.elastic.site import Site
@@ -32,7 +34,8 @@ _KILLED = "rollout-0"
 class Change:
     """What came of a change of the load."""
 
-    best: int
+    needed: float  # rollouts that would just have kept the learner busy
+    best: int  # the next whole number
     within_one_s: float | None  # from the change until the number of rollouts was within one of it, and stayed so
     best_s: float | None  # the same for the number itself
     num_commands: int
@@ -74,15 +77,13 @@ class Lending:
 
 @dataclass
 class Count:
-    """How a number came to what is best.
+    """The course of a number.
 
     Args:
-        best: see there.
-        began_s: monotonic time of the change.
+        began_s: monotonic time of the change that it follows.
         course: seconds since then, and the number from then on.
     """
 
-    best: int
     began_s: float
     course: list[tuple[float, int]] = field(default_factory=list)
 
@@ -91,11 +92,11 @@ class Count:
         if not self.course or self.course[-1][1] != number:
             self.course.append((time.monotonic() - self.began_s, number))
 
-    def since_s(self, tolerance: int) -> float | None:
-        """When it came within the tolerance for the last time; None: it is not within it."""
+    def since_s(self, best: int, *, tolerance: int) -> float | None:
+        """When it came within the tolerance of what is best for the last time; None: it is not within it."""
         found: float | None = None
         for at_s, number in self.course:
-            if abs(number - self.best) > tolerance:
+            if abs(number - best) > tolerance:
                 found = None
             elif found is None:
                 found = at_s
@@ -191,14 +192,20 @@ def _hold(site: Site, seconds: float) -> None:
 def _change_load(site: Site, sequence_s: float, *, hold_s: float, say: Callable[[str], None]) -> Change:
     before = _num_commands(site)
     site.prompter.set(Script(sequence_s=sequence_s))
-    count = Count(best=best_rollouts(sequence_s), began_s=time.monotonic())
+    count = Count(began_s=time.monotonic())
     while time.monotonic() - count.began_s < hold_s:
         count.note(site.crew.replicas("rollout").running)
         site.look()
+    since_s = count.began_s + 2 * sequence_s  # what was begun before has ended
+    needed = needed_rollouts([event for at_s, event in site.heard if at_s >= since_s])
+    if needed is None:
+        raise BenchError(f"nothing was trained within {hold_s:g} s; {site.crew.last_words()}")
+    best = math.ceil(needed)
     change = Change(
-        best=count.best,
-        within_one_s=count.since_s(1),
-        best_s=count.since_s(0),
+        needed=needed,
+        best=best,
+        within_one_s=count.since_s(best, tolerance=1),
+        best_s=count.since_s(best, tolerance=0),
         num_commands=_num_commands(site) - before,
         course=tuple(count.course),
     )
@@ -206,7 +213,7 @@ def _change_load(site: Site, sequence_s: float, *, hold_s: float, say: Callable[
         if event.details.get("kind") == "scale" and at_s >= count.began_s:
             say(f"  {at_s - count.began_s:.1f} s: {event.details['reason']}")
     path = ", ".join(f"{number} after {at_s:.1f} s" for at_s, number in change.course)
-    say(f"sequences take {sequence_s:g} s, {change.best} rollouts are best; there were {path}")
+    say(f"sequences take {sequence_s:g} s, {needed:.2f} rollouts would do; there were {path}")
     return change
 
 

@@ -1,4 +1,4 @@
-"""Sizes and times of the benchmark, and what the arithmetic says is best."""
+"""Sizes and times of the benchmark, and what the arithmetic says is needed at least."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 GROUPS_PER_STEP, GROUP_SIZE, SEQUENCES = 16, 4, 32
-STEP_S = 1.1  # rank-seconds of a step
+STEP_S = 1.2  # rank-seconds of a step
 USUAL_S, LONG_S = 1.0, 2.0  # of a sequence: the load is one, then the other
 SHORT_S = 0.3  # of a sequence, where one rollout is to be enough for two ranks
 MOST_ROLLOUTS = 7
@@ -40,6 +40,6 @@ class ElasticPlan:
 
 
 def best_rollouts(sequence_s: float) -> int:
-    """The fewest producers that keep the learner busy: B / W groups per second over what one makes."""
+    """The fewest producers that could keep the learner busy, if nothing but steps and sequences took time."""
     each_s = SEQUENCES / GROUP_SIZE / sequence_s
     return math.ceil(GROUPS_PER_STEP / STEP_S / each_s)

@@ -13,6 +13,7 @@ from consumers.scheduler.snapshot import Scalable, Scaled, Snapshot, Standing
 from ops.bench.elastic.bench import elastic_result
 from ops.bench.elastic.course import Change, Count, Elasticity, Lending, Move
 from ops.bench.elastic.engine import TOKEN
+from ops.bench.elastic.hindsight import needed_rollouts
 from ops.bench.elastic.plan import LONG_S, USUAL_S, best_rollouts
 from ops.bench.elastic.policy import following, lending
 from ops.bench.elastic.script import Prompter, Script, write_plugins
@@ -20,7 +21,7 @@ from ops.bench.result import Noise
 from pipeline.engines.backends import BackendSettings, open_backend
 from pipeline.engines.base import GenerationRequest
 from pipeline.settings import ModelSettings
-from schemas.records import SamplingParams, Version
+from schemas.records import SamplingParams, StageEvent, Version
 from topics.clock import Deadline
 
 FLEET = (
@@ -33,6 +34,22 @@ def test_twice_the_load_needs_twice_the_rollouts() -> None:
     assert (best_rollouts(USUAL_S), best_rollouts(LONG_S)) == (2, 4)
 
 
+def test_what_was_needed_is_the_learners_pace_over_that_of_a_producer_whose_slots_are_full() -> None:
+    """16 groups in 2 s, and 4 groups per second and producer, of which only half the slots are in use."""
+
+    def event(stage: str, kind: str, name: str, **values: object) -> StageEvent:
+        plain: dict[str, object] = {"instance": stage, "seq": 0, "monotonic_s": 0.0, "unix_ms": 0}
+        return StageEvent(run="r", stage=stage, kind=kind, name=name, **(plain | values))  # type: ignore[arg-type]
+
+    spans = {"forward_backward": 1.8, "staging_weights": 0.1, "publishing": 0.1, "waiting_for_data": 9.0}
+    heard = [event("learner", "phase_ended", name, gauges={"spent_s": span_s}) for name, span_s in spans.items()]
+    for second in range(4):
+        gauges = {"running_sequences": 16.0, "free_slots": 16.0, "records_written{topic=samples}": 16.0 * second}
+        heard.append(event("rollout", "heartbeat", "heartbeat", gauges=gauges, monotonic_s=float(second)))
+    assert needed_rollouts(heard) == pytest.approx(16 / 2 / 8)
+    assert needed_rollouts(heard[:4]) is None
+
+
 @pytest.mark.parametrize(
     ("numbers", "within_one", "best"),
     [
@@ -43,8 +60,8 @@ def test_twice_the_load_needs_twice_the_rollouts() -> None:
     ],
 )
 def test_a_number_counts_from_when_it_stays(numbers: list[int], within_one: float | None, best: float | None) -> None:
-    count = Count(best=4, began_s=0.0, course=[(float(at_s), number) for at_s, number in enumerate(numbers)])
-    assert (count.since_s(1), count.since_s(0)) == (within_one, best)
+    count = Count(began_s=0.0, course=[(float(at_s), number) for at_s, number in enumerate(numbers)])
+    assert (count.since_s(4, tolerance=1), count.since_s(4, tolerance=0)) == (within_one, best)
 
 
 def test_a_script_is_read_anew_when_it_changes(tmp_path: Path) -> None:
@@ -92,8 +109,10 @@ def test_the_engine_gives_every_sequence_once_and_takes_about_the_time_of_the_sc
 
 
 def test_the_table_and_the_numbers_say_the_same() -> None:
-    doubled = Change(best=4, within_one_s=4.8, best_s=13.86, num_commands=2, course=((0.0, 2), (4.8, 3), (13.86, 4)))
-    halved = Change(best=2, within_one_s=15.8, best_s=None, num_commands=2, course=((0.0, 5), (15.8, 3)))
+    doubled = Change(
+        needed=3.5, best=4, within_one_s=4.8, best_s=13.86, num_commands=2, course=((0.0, 2), (4.8, 3), (13.86, 4))
+    )
+    halved = Change(needed=1.7, best=2, within_one_s=15.8, best_s=None, num_commands=2, course=((0.0, 5), (15.8, 3)))
     found = elastic_result(
         Elasticity(doubled=doubled, halved=halved, restarted_s=0.8, serving_s=8.2, lost_ids=0, balanced=True),
         Lending(
@@ -112,5 +131,5 @@ def test_the_table_and_the_numbers_say_the_same() -> None:
     assert found.values["elastic_lost_ids"] == found.values["lend_steps_twice"] == 0
     text = found.text()
     assert "load halves" in text
-    assert "since it halved: 5 at 0 s, 3 at 16 s" in text
+    assert "since it halved (1.70): 5 at 0 s, 3 at 16 s" in text
     assert "audits: balanced" in text
