@@ -127,11 +127,11 @@ class Partial:
     written: bool = False  # True: nothing is to be done, all samples of the attempt are on `samples`
     holder: str = ""  # instance that answers for the prompt still; empty: whoever is given it by the work queue
     taker: str = ""  # instance that is to go on; empty: who is given the prompt
-    born: Version | None = None  # the oldest version of all tokens; None: there are none
     prompt: PromptGroup | None = None  # None: `written`
     prompt_tokens: bytes = b""  # packed int32, as the engine saw them
     logprobs_kind: str = "processed"  # of all members, as in Sample
     members: tuple[PartialMember, ...] = ()  # by number, all of the group
+    born: Version | None = None  # the oldest version of all tokens; None: there are none
     reason: str  # "retired", "packed", "returned", "written"; for people
     given_unix_ms: int
 

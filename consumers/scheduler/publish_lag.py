@@ -7,8 +7,9 @@ Invariants: d is what the proof of the bound needs: the lag in versions with whi
 between a step's end and the swap counts the version that is on its way, so a publish that is faster than a step still
 is a lag of one for those. Engines that are further behind than the bound begin nothing, so they would be missing
 there: the versions that came while one travelled, seen at the swap, count as well. Only versions of one lineage are
-compared; a counter that began anew subtracts nothing; the last `NUM_GROUPS` groups and `NUM_SWAPS` swaps count,
-however long ago, since time between them says nothing.
+compared; what a process counted before it was first heard is not counted, and a counter that began anew subtracts
+nothing; the last `NUM_GROUPS` groups and `NUM_SWAPS` swaps count, however long ago, since time between them says
+nothing.
 Failure: none; a count that is no finite number of 0 or more is left out.
 """
 
@@ -59,7 +60,7 @@ class PublishLag:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[int, float]] = {}  # instance -> its counters
-        self._begun: deque[tuple[int, float]] = deque()
+        self._begun: deque[dict[int, float]] = deque()  # per heartbeat
         self._num_begun = 0.0
         self._swapped: deque[int] = deque(maxlen=NUM_SWAPS)
 
@@ -79,20 +80,25 @@ class PublishLag:
     def seen(self) -> LagSeen:
         """What is known now."""
         begun: dict[int, float] = {}
-        for behind, num in self._begun:
-            begun[behind] = begun.get(behind, 0.0) + num
+        for counts in self._begun:
+            for behind, num in counts.items():
+                begun[behind] = begun.get(behind, 0.0) + num
         return LagSeen(begun=begun, swapped=dict(Counter(self._swapped)))
 
     def _take(self, instance: str, counters: dict[int, float]) -> None:
-        before = self._last.get(instance, {})
+        before = self._last.get(instance)
         self._last[instance] = counters
-        for behind, value in sorted(counters.items()):
-            more = value - before.get(behind, 0.0)
-            if more > 0:
-                self._begun.append((behind, min(more, NUM_GROUPS)))
-                self._num_begun += self._begun[-1][1]
-        while self._begun and self._num_begun - self._begun[0][1] >= NUM_GROUPS:
-            self._num_begun -= self._begun.popleft()[1]
+        if before is None:
+            return
+        more = {behind: value - before.get(behind, 0.0) for behind, value in counters.items()}
+        more = {behind: num for behind, num in more.items() if num > 0}
+        if not more:
+            return
+        self._begun.append(more)
+        self._num_begun += sum(more.values())
+        while self._num_begun - (oldest := sum(self._begun[0].values())) >= NUM_GROUPS:
+            self._num_begun -= oldest
+            self._begun.popleft()
 
 
 def _counters(gauges: Mapping[str, float]) -> dict[int, float]:

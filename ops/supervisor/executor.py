@@ -2,7 +2,7 @@
 
 Role: the whole of the interface between commands and processes. `ops.supervisor.orders` judges the commands (epoch,
 limits), acknowledges them on `events`, and reports what an executor says of itself; an executor has the processes.
-What an executor must do beyond the signatures (docs/scheduling.md, "Another executor"):
+What an executor must do beyond the signatures (docs/concepts/scheduling.md, "Another executor"):
 - a number is a state: asking for it twice changes nothing, and what dies is started again up to it;
 - a rollout or reward that is one too many gets SIGUSR2 and the time it needs: it finishes, acknowledges and leaves;
 - the learner's number is that of its ranks: rank 0 alone gets SIGUSR2, all of them end with exit 0 after a checkpoint,

@@ -121,7 +121,7 @@ class Uploader:
         self._thread.join(deadline.remaining_s())
         self._cut.set()
         left = self._queue.next
-        if left is not None:
+        if left is not None and (self._is_known or self._num_failures > 0):
             details = {"version": str(left), "url": safe_url(self._url)}
             self._events.notice("checkpoint_not_uploaded", details=details)
         if not self._thread.is_alive():

@@ -176,7 +176,7 @@ def _commands(folder: Path) -> Decode:
                 taken.append(board.add(record))
                 if board.epoch < before:
                     raise Violated("an epoch went back")
-        kinds = ("publish", "scale", "rate", "drain", "heartbeat")
+        kinds = ("publish", "scale", "rate", "drain", "credit", "heartbeat")
         return taken, board.epoch, board.draining, board.silence_s, [repr(board.latest(kind)) for kind in kinds]
 
     return run

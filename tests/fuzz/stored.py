@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from pipeline.history import ClosedSet
 from pipeline.lease import Lease
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.sources import SourceSettings
+from pipeline.uploads.layout import Marker, Part, UploadedFile, decode_marker, encode_marker
 from pipeline.weights import chunks, directory, manifest, model_files, peer_file, tokens
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
@@ -284,7 +286,38 @@ def _kept_settings() -> list[bytes]:
     ]
 
 
+def _upload(_: Path) -> Decode:
+    """The marker of an uploaded checkpoint, which whoever may write at the target can replace."""
+
+    def run(data: bytes) -> object:
+        marker = decode_marker(data)
+        if any("/" in name for name in (*(file.name for file in marker.files), *marker.part_sizes)):
+            raise Violated("a marker names something elsewhere")
+        return encode_marker(marker)
+
+    return run
+
+
+def _markers() -> list[bytes]:
+    part = Part(digest=_DIGEST, num_bytes=5)
+    files = tuple(UploadedFile(name=name, num_bytes=10, parts=(part, part)) for name in _FILES)
+    whole = Marker(format=1, files=files)
+    faults = (
+        replace(whole, format=2),
+        replace(whole, files=files[:2]),
+        replace(whole, files=(replace(files[0], num_bytes=9), *files[1:])),
+    )
+    return [encode_marker(marker) for marker in (whole, *faults)]
+
+
 STORED = (
+    Decoder(
+        name="upload",
+        seeds=_markers,
+        start=_upload,
+        mutate=mutate_json,
+        covers=(decode_marker, encode_marker),
+    ),
     Decoder(
         name="facts",
         seeds=_kept_settings,

@@ -248,7 +248,7 @@ def test_a_giver_that_is_killed_loses_nothing(rollouts: Rollouts, pair: Pair) ->
 class Deaf(ScriptedEngine):
     """Can neither hand over nor go on."""
 
-    hands_over = False  # type: ignore[assignment]
+    hands_over = False
 
     def continues(self, *_: object, **__: object) -> bool:
         return False

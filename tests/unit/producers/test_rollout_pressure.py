@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.engines.pressure import EnginePressure
@@ -106,6 +106,7 @@ looks = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(looks, st.integers(1, 64), st.integers(1, 300))
 def test_whatever_is_seen_the_limit_stays_within_a_group_and_the_most(
     course: list[tuple[float, float | None, int | None, int | None, int | None, float, int]], group: int, most: int

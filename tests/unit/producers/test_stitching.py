@@ -38,7 +38,7 @@ def generation(name: str, pieces: list[tuple[int, int, bool]], *, first: int, re
         request_id=name,
         tokens=tokens,
         text="",
-        logprobs=-tokens.astype(np.float32) / 8,
+        logprobs=np.asarray(-tokens / 8, dtype=np.float32),
         logprobs_kind=PROCESSED,
         version_runs=runs,
         finish_reason=reason,
@@ -93,9 +93,9 @@ def test_a_group_over_many_engines_is_as_long_as_its_pieces_and_keeps_what_each_
         assert sample.logprobs is not None
         assert np.array_equal(unpack_f32(sample.logprobs), -tokens.astype(np.float32) / 8)
         said = [(run.version.step, run.verified) for run in sample.version_runs for _ in range(run.num_tokens)]
-        made = [(step, verified) for num, step, verified in pieces for _ in range(num)]
-        assert said[: len(made)] == made, "at most one token more, of the last piece"
-        assert len(said) - len(made) <= 1
+        wanted = [(step, verified) for num, step, verified in pieces for _ in range(num)]
+        assert said[: len(wanted)] == wanted, "at most one token more, of the last piece"
+        assert len(said) - len(wanted) <= 1
         assert all(one != other for one, other in zip(sample.version_runs, sample.version_runs[1:], strict=False))
         assert sample.finished_unix_ms - sample.started_unix_ms == 10 * min(len(pieces), 10)
     assert partial is None or partial.born == birth_version_of(partial)

@@ -209,6 +209,7 @@ def test_keys_follow_the_topic_table() -> None:
     assert keys == {
         "PromptGroup": b"7",
         "Sample": b"7",
+        "Partial": b"7",
         "Reward": b"7",
         "Outcome": b"7",
         "LineageStarted": b"lineage",

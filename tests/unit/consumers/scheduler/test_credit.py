@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.scheduler.credit import LateAlarm, next_credit
@@ -15,7 +15,7 @@ from consumers.scheduler.publish_lag import LEAST_GROUPS, NUM_GROUPS, LagSeen, P
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import Credited, Snapshot, Standing
 from schemas.records import StageEvent
-from tests.unit.consumers.scheduler.rig import Rig, turn_until
+from tests.unit.consumers.scheduler.rig import Rig, engines_heard, turn_until
 from tests.unit.consumers.scheduler.test_waves import v
 from topics.clock import Deadline
 
@@ -41,7 +41,7 @@ def swapped(step: int, *, lineage: int = 1) -> StageEvent:
 
 def lag(*heartbeats: StageEvent) -> PublishLag:
     folded = PublishLag()
-    for each in heartbeats:
+    for each in (heartbeat({}), *heartbeats):
         folded.add(each, newest=None)
     return folded
 
@@ -64,9 +64,13 @@ def test_d_is_the_95th_percentile_of_groups_begun(counts: Counts, versions: int 
 def test_counters_count_what_they_grew_by_and_begin_anew_with_their_process() -> None:
     folded = lag(heartbeat({0: 100}), heartbeat({0: 110, 1: 10}))
     assert folded.seen().begun == {0: 110, 1: 10}
+    folded.add(heartbeat({0: 900, 2: 900}, instance="b"), newest=None)
+    assert folded.seen().begun == {0: 110, 1: 10}, "when that was is not known"
+    folded.add(heartbeat({0: 905, 2: 901}, instance="b"), newest=None)
     folded.forget("a")
-    folded.add(heartbeat({0: 5, 2: 1}), newest=None)
-    assert folded.seen().begun == {0: 115, 1: 10, 2: 1}
+    folded.add(heartbeat({0: 3}), newest=None)
+    folded.add(heartbeat({0: 1, 1: 1}), newest=None)
+    assert folded.seen().begun == {0: 115, 1: 11, 2: 1}
 
 
 def test_the_last_groups_count_and_what_is_no_count_does_not() -> None:
@@ -149,6 +153,7 @@ def test_what_is_commanded(picture: Snapshot, wanted: int | None) -> None:
     assert [(each.target, each.rate) for each in drafts] == ([] if wanted is None else [("prompts", float(wanted))])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 0.1), st.floats(0.1, 5)), min_size=20, max_size=60))
 def test_a_lag_that_wobbles_around_its_threshold_does_not_flutter(course: list[tuple[float, float]]) -> None:
     """Case 47 (e), for the lag of versions."""
@@ -182,6 +187,8 @@ def test_versions_that_arrive_too_late_are_told_once() -> None:
 def test_a_measured_lag_is_commanded_and_read_back_by_the_next_scheduler(rig: Rig) -> None:
     first = rig.scheduler()
     engine = rig.engine("a")
+    engine.events.heartbeat()
+    turn_until(first, lambda: engines_heard(first) == ["a"])
     for behind, num in (("0", 20), ("1", 20)):
         engine.metrics.count("groups_begun", num, behind=behind)
     engine.events.heartbeat()

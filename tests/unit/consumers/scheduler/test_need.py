@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.scheduler.need import why_held
@@ -129,6 +129,7 @@ def test_a_held_version_is_skipped_and_the_reason_says_so() -> None:
 times_s = st.one_of(st.none(), st.floats(0.01, 100))
 
 
+@settings(deadline=None)
 @given(
     engines=st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=4),
     newest=st.integers(20, 31),

@@ -11,7 +11,7 @@ from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.stage import load_policy
 from tests.unit.consumers.scheduler.test_scaling import run
 
-PAGE = Path(__file__).parents[4] / "docs" / "scheduling.md"
+PAGE = Path(__file__).parents[4] / "docs" / "concepts" / "scheduling.md"
 
 
 @pytest.mark.parametrize(("max_steps", "commanded"), [(15, 3), (1000, 1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -56,6 +56,7 @@ def test_place(stage: str, fleet: dict[tuple[str, str], int], domain: str) -> No
 domains = st.sampled_from(["west", "east", "far", "elsewhere"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.tuples(st.sampled_from(["learner", "rollout", "reward"]), domains), st.integers(0, 9)))
 def test_a_domain_without_room_is_never_picked(fleet: dict[tuple[str, str], int]) -> None:
     for stage in ("learner", "rollout", "reward"):
