@@ -9,9 +9,10 @@ Failure: `EngineError` when it is asked before the first version.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,21 +32,21 @@ from schemas.records import PromptGroup, Version, VersionRun
 
 FIRST_TOKEN = 4  # of the tiny model's alphabet, after the special ones
 _BASE = 16
-_NAP_S = 0.01  # real: longest rest of a step
+_NAP_S = 0.02  # real: longest rest of a step
+_VERSIONS = 64  # that are remembered, more than a sequence can outlive
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Sequence:
-    length: int
-    made: float = 0.0
-    runs: list[tuple[Version, float]] = field(default_factory=list)  # tokens up to the end of each version
+    """All sequences of an engine get tokens at one rate, so a sequence is a span of the tokens that each has got."""
 
-    def advance(self, tokens: float, *, version: Version) -> None:
-        """Make tokens with a version."""
-        self.made = min(float(self.length), self.made + tokens)
-        if self.runs and self.runs[-1][0] == version:
-            self.runs.pop()
-        self.runs.append((version, self.made))
+    begin: float  # tokens that a sequence which had been there for ever would have had when this one began
+    length: int
+
+    @property
+    def end(self) -> float:
+        """The same when it is done."""
+        return self.begin + self.length
 
 
 class TimedEngine:
@@ -61,8 +62,11 @@ class TimedEngine:
         self._name = name
         self._places = world.workload.sequences_per_slot
         self._held: dict[str, _Sequence] = {}
+        self._ends: list[tuple[float, str]] = []  # heap; aborted ones stay in it until their time
         self._aborted: list[Generation] = []
         self._version: Version | None = None
+        self._served: list[tuple[float, Version]] = []  # tokens at which each version began, the last ones
+        self._tokens = 0.0  # that a sequence which had been there for ever would have
         self._ready_s = ready_s
         self._is_open = False
         self._at_s = world.now_s()
@@ -107,19 +111,23 @@ class TimedEngine:
             digits = "".join(f"{int(token) - FIRST_TOKEN:x}" for token in request.prompt_tokens)
             member = int(request.request_id.rpartition("/")[2])
             length = self._world.workload.lengths(int(digits, _BASE))[member]
-            self._held[request.request_id] = _Sequence(length=length)
+            one = _Sequence(begin=self._tokens, length=length)
+            self._held[request.request_id] = one
+            heapq.heappush(self._ends, (one.end, request.request_id))
         self._world.uses(self._name, len(self._held))
 
     def step(self) -> list[Generation]:
         """Rest until a sequence is done, for a moment at most; gives those that are."""
         self._advance()
-        if not self._aborted and not any(one.made >= one.length for one in self._held.values()):
-            left = min((one.length - one.made for one in self._held.values()), default=0.0)
-            time.sleep(min(_NAP_S, left / self._speed * self._world.scale))
+        if not self._aborted and self._ends and self._ends[0][0] > self._tokens:
+            left_s = (self._ends[0][0] - self._tokens) / self._speed * self._world.scale
+            time.sleep(min(_NAP_S, left_s))
             self._advance()
         done, self._aborted = self._aborted, []
-        for request_id in [name for name, one in self._held.items() if one.made >= one.length]:
-            done.append(_generation(request_id, self._held.pop(request_id), finish_reason=FINISH_LENGTH))
+        while self._ends and self._ends[0][0] <= self._tokens:
+            _, request_id = heapq.heappop(self._ends)
+            if (one := self._held.pop(request_id, None)) is not None:
+                done.append(self._generation(request_id, one, finish_reason=FINISH_LENGTH))
         if done:
             self._world.uses(self._name, len(self._held))
         return done
@@ -129,8 +137,8 @@ class TimedEngine:
         self._advance()
         for request_id in request_ids:
             if (one := self._held.pop(request_id, None)) is not None:
-                one.length = int(one.made)
-                self._aborted.append(_generation(request_id, one, finish_reason=FINISH_ABORT))
+                cut = replace(one, length=min(one.length, int(self._tokens - one.begin)))
+                self._aborted.append(self._generation(request_id, cut, finish_reason=FINISH_ABORT))
         self._world.uses(self._name, len(self._held))
 
     def load(self, version: Version, state: Mapping[str, StateTensor]) -> None:
@@ -139,6 +147,7 @@ class TimedEngine:
             raise EngineError("a state has tensors")
         self._advance()
         self._version = version
+        self._served = [*self._served[-_VERSIONS:], (self._tokens, version)]
 
     def close(self) -> None:
         """See `base.Engine.close`."""
@@ -147,29 +156,26 @@ class TimedEngine:
 
     def _advance(self) -> None:
         now_s, speed = self._world.now_s(), self._world.tokens_s
-        tokens, self._at_s, self._speed = (now_s - self._at_s) * self._speed, now_s, speed
-        if self._version is not None:
-            for one in self._held.values():
-                one.advance(tokens, version=self._version)
+        self._tokens += (now_s - self._at_s) * self._speed
+        self._at_s, self._speed = now_s, speed
 
+    def _generation(self, request_id: str, one: _Sequence, *, finish_reason: str) -> Generation:
+        return Generation(
+            request_id=request_id,
+            tokens=np.full(one.length, FIRST_TOKEN, dtype=np.int32),
+            text="1",
+            logprobs=np.zeros(one.length, dtype=np.float32),
+            logprobs_kind=PROCESSED,
+            version_runs=self._runs(one),
+            finish_reason=finish_reason,
+        )
 
-def _generation(request_id: str, one: _Sequence, *, finish_reason: str) -> Generation:
-    length = one.length
-    ends = [min(length, round(made)) for _, made in one.runs]
-    if ends:
-        ends[-1] = length
-    begins = [0, *ends[:-1]]
-    runs = tuple(
-        VersionRun(num_tokens=end - begin, version=version)
-        for (version, _), begin, end in zip(one.runs, begins, ends, strict=True)
-        if end > begin
-    )
-    return Generation(
-        request_id=request_id,
-        tokens=np.full(length, FIRST_TOKEN, dtype=np.int32),
-        text="1",
-        logprobs=np.zeros(length, dtype=np.float32),
-        logprobs_kind=PROCESSED,
-        version_runs=runs,
-        finish_reason=finish_reason,
-    )
+    def _runs(self, one: _Sequence) -> tuple[VersionRun, ...]:
+        """Versions that were served while it was made."""
+        begins = [max(0, min(one.length, round(at - one.begin))) for at, _ in self._served]
+        ends = [*begins[1:], one.length]
+        return tuple(
+            VersionRun(num_tokens=end - begin, version=version)
+            for (_, version), begin, end in zip(self._served, begins, ends, strict=True)
+            if end > begin
+        )

@@ -142,6 +142,7 @@ def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path)
         f"scheduler.settle_s={5 * scale}",
         f"scheduler.scale_up_cool_down_s={20 * scale}",
         f"scheduler.scale_down_cool_down_s={60 * scale}",
+        f"scheduler.credit_hold_s={60 * scale}",
         f"scheduler.wave_limit_s={_at_least(30 * scale, 1.5)}",
     ]
     if run.pooled:

@@ -38,6 +38,7 @@ from producers.rollout.stage import RolloutSetup, RolloutStage
 from schemas.records import Manifest
 
 _POLL_S = 0.1
+_SWITCH_S = 0.0005  # many threads that do little: none is to wait long for the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,7 @@ class Yard:
 def main(settings: str, plan: str) -> int:
     """See the module."""
     calm_collector()
+    sys.setswitchinterval(_SWITCH_S)
     return Yard(load_saved(Path(settings)), Plan.read(Path(plan))).run()
 
 
