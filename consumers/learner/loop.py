@@ -81,6 +81,7 @@ class LearnerLoop:
         self._restored = start.path  # the checkpoint that has the present weights, as long as they are those restored
         self._demonstrations: Demonstrations | None = None
         self._is_open = False
+        self._is_waiting = False  # for data
         self._peer_wait: Deadline | None = None
         self._pending: PendingStep | None = None
         self._noted: checkpoint.LearnerState | None = None  # what a checkpoint of the present weights says
@@ -185,12 +186,15 @@ class LearnerLoop:
     def _next_batch(self) -> Batch | None:
         """The next batch; reads what has arrived, and waits a turn when there is none."""
         data, upstream = self._parts.data, self._parts.upstream
+        if not self._is_waiting:
+            self._context.events.enter("reading")
         upstream.poll()
         data.read(step=self._step, engine_ready=upstream.engine_ready, wait_s=0.0)
         batch = self._cut()
         if batch is not None:
             return batch
         self._context.events.enter("waiting_for_data")
+        self._is_waiting = True
         limit_s = TURN_S if self._pending is None else _PENDING_POLL_S
         data.read(step=self._step, engine_ready=upstream.engine_ready, wait_s=limit_s)
         batch = self._cut()
@@ -206,6 +210,7 @@ class LearnerLoop:
 
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
+        self._is_waiting = False
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
             stats = parts.trainer.step(batch, meanwhile=self._between)  # (b)
@@ -234,10 +239,10 @@ class LearnerLoop:
             parts.ledger.write_step(
                 pending.batch.step, pending.drafts, manifest=staged.manifest, retired=staged.retired
             )  # (d)
-        self._pending = None
-        self._noted = pending.state
-        parts.publisher.release()
-        self._prune()
+            self._pending = None
+            self._noted = pending.state
+            parts.publisher.release()
+            self._prune()
         if self._checkpoint_is_due:
             self._checkpoint()  # (e)
         parts.check_holder()

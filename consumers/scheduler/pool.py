@@ -26,7 +26,7 @@ from topics.catalog import SAMPLES
 
 SAMPLES_MADE = (ROLLOUT, f"records_written{{topic={SAMPLES.name}}}")
 LEAST_USE = 0.05  # below, what a full producer would make is a guess
-_REST = ("staging_weights", "publishing")  # of each step, whatever the number of ranks
+_REST = ("staging_weights", "publishing", "reading")  # of each step, whatever the number of ranks
 _STARTING = "starting"
 _PAYS = 2.0  # what a change gains must be this many times what it costs
 

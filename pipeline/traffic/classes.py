@@ -28,6 +28,7 @@ PHASES = (  # of the learner, and the one above; a number of the phase file is a
     "",  # unknown
     "cloning",
     "waiting_for_peer",
+    "reading",
     "waiting_for_data",
     "forward_backward",
     "staging_weights",

@@ -18,6 +18,7 @@ from schemas.errors import SettingsError
 Phase = Literal[
     "cloning",
     "waiting_for_peer",
+    "reading",
     "waiting_for_data",
     "forward_backward",
     "staging_weights",
@@ -28,6 +29,7 @@ Phase = Literal[
 _ALL_BUT_SYNC: tuple[Phase, ...] = (
     "cloning",
     "waiting_for_peer",
+    "reading",
     "waiting_for_data",
     "forward_backward",
     "staging_weights",

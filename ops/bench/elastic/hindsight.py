@@ -15,7 +15,7 @@ from statistics import median
 from ops.bench.elastic.plan import GROUP_SIZE, GROUPS_PER_STEP
 from schemas.records import StageEvent
 
-_WORK = ("forward_backward", "staging_weights", "publishing")
+_WORK = ("forward_backward", "staging_weights", "publishing", "reading")
 _MADE = "records_written{topic=samples}"
 _SLOTS = {"running_sequences", "free_slots"}
 

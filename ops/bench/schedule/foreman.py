@@ -31,12 +31,7 @@ _MAX_RECORDS = 1000
 TARGETS = ("rollout", "learner")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hands:
-    """How engines are made, and whether ranks may change now."""
-
-    engine: Callable[[int, float], tuple[Stage, StageContext]]  # number, model time from which on it has room
-    between_steps: Callable[[], bool]
+Hire = Callable[[int, float], tuple[Stage, StageContext]]  # number, model time from which on it has room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,34 +48,31 @@ class Foreman:
     """See the module.
 
     Args:
-        context: of the learner: its log, hooks and name.
+        context: its log, hooks and name.
         pool: at the start.
+        hire: makes a rollout producer.
     """
 
-    def __init__(self, context: StageContext, *, world: World, pool: PoolState, hands: Hands) -> None:
+    def __init__(self, context: StageContext, *, world: World, pool: PoolState, hire: Hire) -> None:
         self._context = context
         self._world = world
         self._pool = pool
-        self._hands = hands
+        self._engine = hire
         self._workers: list[_Worker] = []
         self._numbers = itertools.count()
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._boards = {target: CommandBoard(target, clock=SystemClock()) for target in TARGETS}
         self._obeyed: dict[str, tuple[int, int]] = {}
-        self._team = Followers(context, working=lambda: not hands.between_steps())
+        self._team = Followers(context, working=lambda: world.board.working)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foreman")
         self.num_commands = 0
         self.notes: list[str] = []
         self.broken = ""
 
-    @property
-    def ranks(self) -> int:
-        """That train from the next step on."""
-        return self._pool.ranks
-
     def start(self) -> None:
         """Start the engines of the first split, and follow commands."""
+        self._world.board.ranks = self._pool.ranks
         for _ in range(self._pool.rollouts):
             self._hire(self._world.now_s())
         self._thread.start()
@@ -103,9 +95,11 @@ class Foreman:
             self._read(reader)
             self._obey()
             self._let_go()
-            if self._hands.between_steps():
+            self._world.look()
+            if not self._world.board.working:
                 for _ in range(self._pool.change_ranks()):
                     self._hire(self._world.now_s() + self._world.workload.switch_s, from_learner=True)
+                self._world.board.ranks = self._pool.ranks
             for each in [each for each in self._due if each[0] <= self._world.now_s()]:
                 self._due.remove(each)
                 each[1]()
@@ -126,7 +120,9 @@ class Foreman:
             if self._obeyed.get(target) != (command.epoch, command.seq):
                 self._obeyed[target] = (command.epoch, command.seq)
                 self.num_commands += 1
-                self.notes.append(f"{self._world.now_s():.0f} s, step {self._world.step}: {target} {command.reason}")
+                self.notes.append(
+                    f"{self._world.now_s():.0f} s, step {self._world.board.step}: {target} {command.reason}"
+                )
                 self._pool.order(Order(target=target, replicas=command.replicas, reason=command.reason))
         working = [worker for worker in self._workers if not worker.context.retire.requested]
         for worker in sorted(working, key=lambda one: -one.number)[: self._pool.num_to_retire(len(working))]:
@@ -142,7 +138,7 @@ class Foreman:
 
     def _hire(self, ready_s: float, *, from_learner: bool = False) -> None:
         number = next(self._numbers)
-        stage, context = self._hands.engine(number, ready_s)
+        stage, context = self._engine(number, ready_s)
         codes: list[ExitCode] = []
         thread = threading.Thread(target=lambda: codes.append(live(stage, context)), name=f"rollout-{number}")
         thread.start()

@@ -21,9 +21,9 @@ import orjson
 
 from ops.bench.schedule.figures import Figures, Tally
 from ops.bench.schedule.hearsay import RATE_WINDOW_S
+from ops.bench.schedule.plan import Plan
 from ops.bench.schedule.plant import WARM_UP_STEPS
 from ops.bench.schedule.workload import Workload, load_workload
-from ops.bench.schedule.yard import Plan
 from ops.bench.soak import BenchError
 from ops.chaos.crew import Crew
 from ops.chaos.servers import Servers
@@ -44,7 +44,7 @@ from topics.log import ReaderHooks, ReaderSettings
 
 COOL_DOWN_STEPS = 6  # after the figures end: no prompts are admitted for the last ones, so rollouts have nothing to do
 _CONTEXT_TOKENS = 8192
-_PARTITIONS = 96  # many for each producer, so that all have about the same share
+_PARTITIONS = 48  # many for each producer, so that all have about the same share
 _PROCESSES = ("peer", "scheduler", "prompts", "reward")
 _LIMIT_S = 900.0
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
@@ -89,6 +89,7 @@ def measure(run: RealRun, *, servers: Servers, folder: Path) -> Figures:
         slots=workload.slots if run.pooled else None,
         extra_s=run.extra_s,
         managed=run.managed,
+        board=str(folder / "board"),
         out=str(out),
     ).write(plan_file)
     with ExitStack() as leaving:

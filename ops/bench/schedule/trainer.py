@@ -10,7 +10,6 @@ Failure: none.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +17,8 @@ import torch
 from consumers.learner.batch import Batch
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Meanwhile, StepStats, Trainer
-from ops.bench.schedule.world import World
+from ops.bench.schedule.board import Board
+from ops.bench.schedule.workload import Workload
 from pipeline.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TimedTrainer(Trainer):
     """See the module.
 
     Args:
-        ranks: gives the number of ranks at the beginning of a step.
+        board: says how many ranks there are, and is told of steps.
         extra_s: of each step, in model seconds, whatever the ranks.
     """
 
@@ -40,16 +40,17 @@ class TimedTrainer(Trainer):
         settings: LearnerSettings,
         model: ModelSettings,
         *,
-        world: World,
-        ranks: Callable[[], int],
+        board: Board,
+        workload: Workload,
+        scale: float,
         extra_s: float,
     ) -> None:
-        self._world = world
-        self._ranks = ranks
-        self._fixed_s = world.workload.fixed_s + extra_s
+        self._board = board
+        self._workload = workload
+        self._scale = scale
+        self._fixed_s = (workload.fixed_s + extra_s) * scale
         self._owed_s = 0.0
         self._step = 0
-        self.is_working = False
         super().__init__(settings, model, seed=0)
 
     @property
@@ -57,9 +58,9 @@ class TimedTrainer(Trainer):
         """The model; after a step, once what is left of the step's time is over."""
         owed_s, self._owed_s = self._owed_s, 0.0
         if owed_s:
-            self._world.wait(owed_s)
-            self._world.stepped(self._step)
-            self.is_working = False
+            time.sleep(owed_s)
+            self._board.stepped(self._step, at_s=time.monotonic())
+            self._board.working = False
         return self._model
 
     @model.setter
@@ -70,9 +71,9 @@ class TimedTrainer(Trainer):
     def step(self, batch: Batch, *, meanwhile: Meanwhile | None = None) -> StepStats:
         """See `Trainer.step`."""
         began_s = time.monotonic()
-        self.is_working, self._step = True, batch.step
+        self._board.working, self._step = True, batch.step
         num_tokens = sum(len(member.sample.completion_tokens) // 4 for member in batch.members)
-        work_s = self._world.workload.training_s(num_tokens, ranks=self._ranks()) * self._world.scale
+        work_s = self._workload.training_s(num_tokens, ranks=self._board.ranks) * self._scale
         while (left_s := began_s + work_s - time.monotonic()) > 0:
             if meanwhile is not None:
                 meanwhile(False)

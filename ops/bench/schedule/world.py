@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ops.bench.schedule.board import Board
 from ops.bench.schedule.link import CHECKPOINTS, WEIGHTS, Link
 from ops.bench.schedule.workload import Workload
 from schemas.records import Version
@@ -44,19 +45,20 @@ class World:
 
     Args:
         workload: what happens.
+        board: what the learner says.
         scale: real seconds per model second.
         num_steps: of the run.
         managed: whether traffic classes hold.
     """
 
-    def __init__(self, workload: Workload, *, scale: float, num_steps: int, managed: bool = True) -> None:
+    def __init__(self, workload: Workload, *, board: Board, scale: float, num_steps: int, managed: bool = True) -> None:
         self.workload = workload
         self.scale = scale
         self.num_steps = num_steps
-        self.step = 0
+        self.board = board
         self.marks: list[Mark] = []
         self.publishes_s: dict[bool, list[float]] = {False: [], True: []}
-        self._began_s = time.monotonic()
+        self._began_s = board.began_s = time.monotonic()
         self._lock = threading.RLock()
         self._link = Link(bytes_s=workload.link_bytes_s, managed=managed)
         self._through: dict[Version, bool] = {}
@@ -67,24 +69,22 @@ class World:
         """Model seconds since the beginning."""
         return (time.monotonic() - self._began_s) / self.scale
 
-    def wait(self, model_s: float) -> None:
-        """Let model time pass."""
-        time.sleep(max(0.0, model_s * self.scale))
-
     @property
     def tokens_s(self) -> float:
         """Tokens of one sequence per model second, as things stand."""
-        return self.workload.tokens_per_s(step=self.step, num_steps=self.num_steps)
+        return self.workload.tokens_per_s(step=self.board.step, num_steps=self.num_steps)
 
-    def stepped(self, step: int) -> None:
-        """The learner has done a step."""
+    def look(self) -> None:
+        """Take note of a step that the learner has done since the last look."""
+        step = self.board.step
+        if step == (self.marks[-1].step if self.marks else 0):
+            return
         with self._lock:
-            self.step = step
             if step % self.workload.checkpoint_every == 0:
                 self._link.send(CHECKPOINTS, self.workload.checkpoint_bytes, now_s=self.now_s(), done=lambda _: None)
             self._count_all()
-            mark = Mark(step=step, at_s=self.now_s(), used_s=self._used_s, room_s=self._room_s)
-            self.marks.append(mark)
+            at_s = (self.board.stepped_s - self._began_s) / self.scale
+            self.marks.append(Mark(step=step, at_s=at_s, used_s=self._used_s, room_s=self._room_s))
 
     def fetch(self, version: Version) -> None:
         """Wait until the link has carried a version to whoever wants it; those who come later wait no longer."""

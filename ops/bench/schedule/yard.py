@@ -1,28 +1,28 @@
-"""The process of `bench schedule` in which the learner and the rollout producers of a run live, as threads.
+"""The process of `bench schedule` in which the rollout producers of a run live, as threads; it starts the learner.
 
     python -m ops.bench.schedule.yard SETTINGS PLAN
 
-Role: the stages are the real ones; the engines' and the trainer's time is the workload's. Prompts, rewards, scheduler
-and peer are processes of their own.
+Role: the stages are the real ones; the engines' and the trainer's time is the workload's. Learner, prompts, rewards,
+scheduler and peer are processes of their own.
 Data in: the run's saved settings, and a plan. Data out: the plan's `out` file, JSON, written at the end.
 Failure: exit code 1 when a stage ended by itself; what it said is on stderr.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
-import threading
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 
-from consumers.learner.setup import LearnerSetup
-from consumers.learner.stage import LearnerStage
+from ops.bench.schedule.board import Board
 from ops.bench.schedule.engine import TimedEngine
-from ops.bench.schedule.foreman import Foreman, Hands
+from ops.bench.schedule.foreman import Foreman
+from ops.bench.schedule.plan import Plan
 from ops.bench.schedule.pool import PoolState
-from ops.bench.schedule.trainer import TimedTrainer
 from ops.bench.schedule.workload import load_workload
 from ops.bench.schedule.world import World
 from ops.run_file import RunFile, load_saved
@@ -30,8 +30,7 @@ from ops.wiring import open_log
 from pipeline.collector import calm_collector
 from pipeline.engines.backends import Backend
 from pipeline.engines.base import StateTensor
-from pipeline.exit_codes import ExitCode
-from pipeline.stage import Stage, StageContext, live, make_context, new_instance
+from pipeline.stage import Stage, StageContext, make_context, new_instance
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.state import decode_state
 from producers.rollout.stage import RolloutSetup, RolloutStage
@@ -41,30 +40,6 @@ _POLL_S = 0.1
 _SWITCH_S = 0.0005  # many threads that do little: none is to wait long for the others
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is measured."""
-
-    workload: str
-    num_steps: int  # that count; the run has some more
-    scale: float  # real seconds per model second
-    rollouts: int
-    ranks: int
-    slots: int | None
-    extra_s: float  # of each step, model seconds
-    managed: bool
-    out: str
-
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """The plan in a file."""
-        return cls(**orjson.loads(path.read_bytes()))
-
-    def write(self, path: Path) -> None:
-        """Write it."""
-        path.write_bytes(orjson.dumps(asdict(self)))
-
-
 class Yard:
     """See the module."""
 
@@ -72,43 +47,30 @@ class Yard:
         self._run_file = run_file
         self._plan = plan
         self._world = World(
-            load_workload(plan.workload), scale=plan.scale, num_steps=plan.num_steps, managed=plan.managed
+            load_workload(plan.workload),
+            board=Board(Path(plan.board)),
+            scale=plan.scale,
+            num_steps=plan.num_steps,
+            managed=plan.managed,
         )
-        self._trainer = TimedTrainer(
-            run_file.learner, run_file.model, world=self._world, ranks=lambda: self._foreman.ranks, extra_s=plan.extra_s
-        )
-        self._learner_context = self._context("learner", 0)
         pool = PoolState(rollouts=plan.rollouts, ranks=plan.ranks, slots=plan.slots)
-        hands = Hands(engine=self._engine, between_steps=lambda: not self._trainer.is_working)
-        self._foreman = Foreman(self._learner_context, world=self._world, pool=pool, hands=hands)
+        self._foreman = Foreman(self._context("supervisor", 0), world=self._world, pool=pool, hire=self._engine)
 
-    def run(self) -> int:
-        """To the end of the run."""
-        codes: list[ExitCode] = []
-        learner = LearnerStage(self._learner_context, self._learner_setup())
-        thread = threading.Thread(target=lambda: codes.append(live(learner, self._learner_context)), name="learner")
-        thread.start()
-        self._foreman.start()
-        while thread.is_alive() and not self._foreman.broken:
-            thread.join(_POLL_S)
-        self._learner_context.stop.request("an engine is gone")  # changes nothing once it has finished
-        thread.join()
+    def run(self, *files: str) -> int:
+        """To the end of the run; `files` are those that the learner is told."""
+        with subprocess.Popen((sys.executable, "-m", "ops.bench.schedule.pupil", *files)) as learner:
+            try:
+                self._foreman.start()
+                while learner.poll() is None and not self._foreman.broken:
+                    time.sleep(_POLL_S)
+            finally:
+                learner.terminate()  # changes nothing once it has finished
+                code = learner.wait()
         self._foreman.close()
         self._write()
         if self._foreman.broken:
             print(self._foreman.broken, file=sys.stderr)
-        return 0 if codes == [ExitCode.OK] and not self._foreman.broken else 1
-
-    def _learner_setup(self) -> LearnerSetup:
-        run_file = self._run_file
-        return LearnerSetup(
-            settings=run_file.learner.model_copy(update={"ranks": 1}),
-            model=run_file.model,
-            weights=run_file.weights,
-            rewards=run_file.required_rewards,
-            lease_s=run_file.redis.lease_s,
-            trainer=lambda: self._trainer,
-        )
+        return 0 if code == 0 and not self._foreman.broken else 1
 
     def _engine(self, number: int, ready_s: float) -> tuple[Stage, StageContext]:
         run_file, context = self._run_file, self._context("rollout", number)
@@ -146,7 +108,7 @@ def main(settings: str, plan: str) -> int:
     """See the module."""
     calm_collector()
     sys.setswitchinterval(_SWITCH_S)
-    return Yard(load_saved(Path(settings)), Plan.read(Path(plan))).run()
+    return Yard(load_saved(Path(settings)), Plan.read(Path(plan))).run(settings, plan)
 
 
 if __name__ == "__main__":
