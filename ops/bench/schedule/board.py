@@ -53,6 +53,7 @@ class Board:
 
     @working.setter
     def working(self, working: bool) -> None:
+        """Say so."""
         _INT.pack_into(self._map, _WORKING, int(working))
 
     @property
@@ -62,6 +63,7 @@ class Board:
 
     @ranks.setter
     def ranks(self, ranks: int) -> None:
+        """Say so."""
         _INT.pack_into(self._map, _RANKS, ranks)
 
     @property
@@ -71,6 +73,7 @@ class Board:
 
     @began_s.setter
     def began_s(self, began_s: float) -> None:
+        """Say so."""
         _FLOAT.pack_into(self._map, _BEGAN_S, began_s)
 
     def _int(self, place: int) -> int:
