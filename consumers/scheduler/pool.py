@@ -21,7 +21,7 @@ from typing import Protocol
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
-from consumers.scheduler.stage_clock import FORWARD_BACKWARD
+from consumers.scheduler.stage_clock import AWAY, FORWARD_BACKWARD
 from topics.catalog import SAMPLES
 
 SAMPLES_MADE = (ROLLOUT, f"records_written{{topic={SAMPLES.name}}}")
@@ -200,8 +200,8 @@ def lend(snapshot: Snapshot, settings: SchedulerSettings, *, wishes: LendingWish
 def _pays(snapshot: Snapshot, *, gain_s: float) -> bool:
     """Whether the steps that are left gain more than the processes of a change are away; unknown times are no reason
     against it."""
-    left = snapshot.steps_left
-    starts = (snapshot.times.get((stage, _STARTING)) for stage in (ROLLOUT, LEARNER))
+    left, times = snapshot.steps_left, snapshot.times
+    starts = (times.get((ROLLOUT, _STARTING)), times.get(AWAY, times.get((LEARNER, _STARTING))))
     away_s = sum(each.typical_s for each in starts if each is not None)
     return left is None or gain_s * left > _PAYS * away_s
 

@@ -53,7 +53,7 @@ class Signals:
         seen = self._instances.get(event.instance)
         if seen is not None and event.seq <= seen.seq:
             return
-        self._times.add(event)
+        self._times.add(event, now_s=now_s)
         self._shares.add(event, now_s=now_s)
         if event.stage == "rollout":
             self._publish_lag.add(event, newest=self._newest_made())

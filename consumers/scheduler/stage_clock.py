@@ -27,6 +27,8 @@ COUNTERS = ("records_read{", "records_written{", "groups_closed{", "tokens_gener
 MOST_NAMES = 256  # of phases, and of flows
 MOST_CHARS = 512  # of one: a group id and a counter
 _SPENT = "spent_s"
+AWAY = ("learner", "away")  # from the good-bye of a learner to the first work of the next one, which we measure
+_WORKING = ("reading", "waiting_for_data", "forward_backward")
 _LEARNER, _STARTING = "learner", "starting"
 PhaseKey = tuple[str, str]  # (stage, phase)
 FlowKey = tuple[str, str]  # (owner, counter with its labels)
@@ -47,12 +49,15 @@ class PhaseTimes:
 
     def __init__(self) -> None:
         self._ranks: set[str] = set()  # instances of the learner
+        self._left_s: float | None = None  # local time at which the last one said good-bye; None: it is there
         self._spans: dict[PhaseKey, deque[float]] = {}
         self._times: dict[PhaseKey, PhaseTime] = {}  # of spans that did not change since
         self._stepped: dict[str, tuple[float, float]] = {}  # instance -> (sender's time of its last step, step)
 
-    def add(self, event: StageEvent) -> None:
-        """Take one event; those of an instance in their order."""
+    def add(self, event: StageEvent, *, now_s: float) -> None:
+        """Take one event, read at local time `now_s`; those of an instance in their order."""
+        if event.stage == _LEARNER:
+            self._add_absence(event, now_s=now_s)
         if event.stage == _LEARNER and event.instance not in self._ranks:
             self._ranks.add(event.instance)
             self._begin_anew(_LEARNER)
@@ -76,9 +81,16 @@ class PhaseTimes:
             self._times[key] = _time_of(self._spans[key])
         return dict(self._times)
 
+    def _add_absence(self, event: StageEvent, *, now_s: float) -> None:
+        if event.kind == "notice" and event.name == "stopped":
+            self._left_s = now_s
+        elif self._left_s is not None and event.kind == "phase_began" and event.name in _WORKING:
+            self._take(AWAY, now_s - self._left_s)
+            self._left_s = None
+
     def _begin_anew(self, stage: str) -> None:
         """Forget how long its phases took, but for the start."""
-        for key in [key for key in self._spans if key[0] == stage and key[1] != _STARTING]:
+        for key in [key for key in self._spans if key[0] == stage and key[1] != _STARTING and key != AWAY]:
             del self._spans[key]
             self._times.pop(key, None)
 

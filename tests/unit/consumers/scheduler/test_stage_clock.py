@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from consumers.scheduler.pace import Pace, plain_name
 from consumers.scheduler.snapshot import InstanceSeen, Snapshot
-from consumers.scheduler.stage_clock import MOST_CHARS, MOST_NAMES, NUM_SPANS, STEP, PhaseTime, PhaseTimes, Rates
+from consumers.scheduler.stage_clock import (
+    AWAY,
+    MOST_CHARS,
+    MOST_NAMES,
+    NUM_SPANS,
+    STEP,
+    PhaseTime,
+    PhaseTimes,
+    Rates,
+)
 from pipeline.metrics import Metrics
 from schemas.records import StageEvent, Version
 
@@ -45,7 +54,7 @@ def event(
 def times_of(*events: StageEvent) -> dict[tuple[str, str], PhaseTime]:
     times = PhaseTimes()
     for one in events:
-        times.add(one)
+        times.add(one, now_s=one.monotonic_s)
     return times.times()
 
 
@@ -67,6 +76,20 @@ def test_a_span_that_is_none_is_left_out(span_s: float) -> None:
 def test_the_time_of_a_step_is_from_one_to_the_next() -> None:
     found = times_of(step(4, at_s=10.0), step(5, at_s=12.0), step(6, at_s=15.0), step(7, at_s=17.0))
     assert found[STEP] == PhaseTime(typical_s=2.0, high_s=pytest.approx(2.8), num_spans=3)  # type: ignore[arg-type]
+
+
+def test_new_processes_of_the_learner_begin_anew_and_their_absence_is_known() -> None:
+    found = times_of(
+        ended("starting", 3.0),
+        ended("forward_backward", 8.0),
+        event("notice", "stopped", {}, at_s=100.0),
+        event("phase_began", "starting", {}, at_s=106.0, instance="learner-2"),
+        event("phase_began", "reading", {}, at_s=109.5, instance="learner-2"),
+        event("phase_began", "reading", {}, at_s=120.0, instance="learner-2"),
+    )
+    assert ("learner", "forward_backward") not in found
+    assert found[AWAY] == PhaseTime(typical_s=9.5, high_s=9.5, num_spans=1)
+    assert found["learner", "starting"].typical_s == 3.0
 
 
 def test_neither_a_gap_nor_another_learner_makes_a_step() -> None:
