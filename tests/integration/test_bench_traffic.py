@@ -41,7 +41,7 @@ def test_an_upload_that_is_managed_stands_back_and_one_that_is_not_does_not() ->
     assert [line.partition(":")[0] for line in said] == ["upload alone", *KINDS]
     (alone,), (unmanaged,), (managed,) = (measured.sets[kind] for kind in (ALONE, UNMANAGED, MANAGED))
     assert alone.upload_during_bytes_s == 0
-    assert unmanaged.upload_during_bytes_s > 2 * managed.upload_during_bytes_s
+    assert unmanaged.upload_during_bytes_s > 1.3 * managed.upload_during_bytes_s
     assert unmanaged.held_up_s == 0
     assert managed.held_up_s > managed.seconds / 2
     assert managed.upload_s is not None
