@@ -274,3 +274,24 @@ def test_an_engine_that_cannot_go_on_makes_the_group_afresh_and_one_that_cannot_
     assert len(samples(world)) == 2
     assert len(partials(world)) == 1
     assert PARTIALS.retention_ms < 3_600_000
+
+
+def test_a_group_offered_and_delivered_before_there_are_weights_is_taken_on_once(
+    rollouts: Rollouts, pair: Pair
+) -> None:
+    """Taken on twice, the first delivery of its prompt would be forgotten, and never acknowledged."""
+    world = rollouts.world
+    giver, other, *_ = pair
+    engine = ScriptedEngine()
+    taker = rollouts.make(engine, slot=2)  # cold: it has not turned yet
+    pack(world, giver, taker)
+    until(giver, lambda: len(partials(world)) == 2)
+    for gone in (giver, other):
+        gone._started().weights.close()
+        gone._started().queue.close()
+        rollouts.stages.remove(gone)
+    until(taker, lambda: engine.num_running == 8, what="the groups of both")
+    engine.tokens_per_step = 100
+    until(taker, lambda: sum(committed(world).values()) == 4)
+    assert len(samples(world)) == 8
+    assert len({sample.attempt for sample in samples(world)}) == 4
