@@ -40,6 +40,7 @@ class Control:
         self._topics: tuple[Topic, ...] = (LEDGER, WEIGHTS, COMMANDS)
         self._reader: Reader | None = None
         self._manifests: dict[Version, Manifest] = {}
+        self._outcomes: list[Outcome] = []  # read, and not given to anybody yet
         self.ledger = LedgerView(context.log.data_partitions)
         self.commands = CommandBoard(target, clock=context.clock)
         self._unbacked = UnbackedVersions(context.clock)
@@ -75,7 +76,7 @@ class Control:
         self.catch_up(deadline=deadline)
 
     def catch_up(self, *, deadline: Deadline) -> list[Outcome]:
-        """Read all that is there by now. Gives the outcomes among it.
+        """Read all that is there by now. Gives the outcomes among it; after an error, those read are given next time.
 
         Raises:
             DeadlineExceeded: it took too long.
@@ -84,22 +85,21 @@ class Control:
         reader = self._reader
         if reader is None:
             return []
-        outcomes: list[Outcome] = []
         ends = reader.end_positions()
         while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
             deadline.check("the ledger, weights and commands to be read to their ends")
-            outcomes += self._take(reader, wait_s=_CATCH_UP_POLL_S)
-        return outcomes
+            self._take(reader, wait_s=_CATCH_UP_POLL_S)
+        return self._told()
 
     def poll(self, *, wait_s: float) -> list[Outcome]:
         """Take in what is new, waiting at most `wait_s` for it. Gives the outcomes among it."""
         if self._reader is None:
             return []
-        outcomes = self._take(self._reader, wait_s=wait_s)
+        self._take(self._reader, wait_s=wait_s)
         for version in self._unbacked.look(self._manifests, ledger=self.ledger):
             details = {"version": str(version), "trained": str(self.ledger.horizon)}
             self._context.events.notice("manifest_ignored", details=details)
-        return outcomes
+        return self._told()
 
     def close(self) -> None:
         """Let go of the reader."""
@@ -107,13 +107,15 @@ class Control:
             self._reader.close()
             self._reader = None
 
-    def _take(self, reader: Reader, *, wait_s: float) -> list[Outcome]:
+    def _take(self, reader: Reader, *, wait_s: float) -> None:
         deadline = Deadline.after(wait_s, clock=self._context.clock)
-        outcomes: list[Outcome] = []
         for envelope in reader.poll(_MAX_RECORDS, deadline=deadline):
             self._add(envelope)
             if isinstance(envelope.record, Outcome):
-                outcomes.append(envelope.record)
+                self._outcomes.append(envelope.record)
+
+    def _told(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def _add(self, envelope: Envelope) -> None:

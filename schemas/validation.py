@@ -124,8 +124,9 @@ def check_possible(record: Record) -> None:
     """Check what no stage of ours ever writes and every one would stumble over, whatever else the record says.
 
     Raises:
-        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, a ledger record of an impossible
-            lineage, step or sequence number, a command of an epoch that no scheduler can have.
+        CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, a partial with the prompt of
+            another group, a ledger record of an impossible lineage, step or sequence number, a command of an epoch that
+            no scheduler can have.
     """
     if isinstance(record, Command) and not 0 <= record.epoch <= MAX_EPOCH:
         raise CodecError(f"a command of epoch {record.epoch}, epochs are 0 to {MAX_EPOCH}; it is not obeyed")
@@ -135,8 +136,13 @@ def check_possible(record: Record) -> None:
         return
     if record.group < 0:
         raise CodecError(f"a {type(record).__name__} of group {record.group}, groups are 0 and up")
-    if isinstance(record, PromptGroup) and record.group_size > MAX_GROUP_SIZE:
-        raise CodecError(f"a prompt for {record.group_size} members, at most {MAX_GROUP_SIZE} are allowed")
+    prompt = record.prompt if isinstance(record, Partial) else record
+    if isinstance(prompt, PromptGroup) and prompt.group_size > MAX_GROUP_SIZE:
+        raise CodecError(f"a prompt for {prompt.group_size} members, at most {MAX_GROUP_SIZE} are allowed")
+    if isinstance(prompt, PromptGroup) and (prompt.run, prompt.group) != (record.run, record.group):
+        raise CodecError(
+            f"a partial of group {record.run}/{record.group} with the prompt of {prompt.run}/{prompt.group}"
+        )
 
 
 def _check_place_in_history(record: Outcome | LineageStarted | LedgerSealed) -> None:

@@ -239,6 +239,8 @@ class HandOver:
         """Go on with what others gave up for us; what is of no use goes back to who answers for it."""
         offers, self._offers = self._offers, []
         for partial in offers:
+            if self._parts.generator.holds(partial.group):  # its prompt came here since: it goes on under that
+                continue
             if partial.prompt is not None and self._parts.partials.usable(partial.group) is partial:
                 self._add(partial.prompt, ticket=Taken(holder=partial.holder), partial=partial)
             else:

@@ -36,7 +36,7 @@ class Partials:
         self._max_bytes = max_bytes
         self._held: OrderedDict[int, tuple[Partial, int]] = OrderedDict()  # by group, with its bytes; oldest first
         self._num_bytes = 0
-        self._news: list[Partial] = []
+        self._news: dict[int, None] = {}  # groups, in order; not records, which would not be within the bound
 
     @property
     def num_bytes(self) -> int:
@@ -51,7 +51,7 @@ class Partials:
         self.forget(record.group)
         self._held[record.group] = (record, envelope.num_bytes)
         self._num_bytes += envelope.num_bytes
-        self._news.append(record)
+        self._news[record.group] = None
         while self._num_bytes > self._max_bytes and self._held:
             self.forget(next(iter(self._held)))
 
@@ -59,11 +59,12 @@ class Partials:
         """It is closed, or of no use."""
         _, num_bytes = self._held.pop(group, (None, 0))
         self._num_bytes -= num_bytes
+        self._news.pop(group, None)
 
     def news(self) -> list[Partial]:
         """What is remembered of what came in since the last call, in order."""
-        found, self._news = self._news, []
-        return [each for each in found if self._held.get(each.group, (None, 0))[0] is each]
+        found, self._news = self._news, {}
+        return [self._held[group][0] for group in found]
 
     def usable(self, group: int) -> Partial | None:
         """What is known of a group, if it still counts; see the module."""

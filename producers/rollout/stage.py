@@ -49,7 +49,7 @@ from producers.rollout.staging import Staging
 from producers.rollout.tickets import Taken, Ticket
 from producers.rollout.watch import StuckPrompts
 from producers.rollout.weights import WeightSync
-from schemas.errors import DeadlineExceeded
+from schemas.errors import DeadlineExceeded, LogUnavailable
 from schemas.records import Outcome, PromptGroup
 from topics.catalog import PARTIALS, PROMPTS, rollout_group
 from topics.clock import Deadline
@@ -281,7 +281,7 @@ class RolloutStage:
         """Hear what their last holder has to say of the prompts that were its own a moment ago."""
         self._has_new_partitions = False
         deadline = Deadline.after(_CATCH_UP_S, clock=self._context.clock)
-        with suppress(DeadlineExceeded):  # without it they are made afresh
+        with suppress(DeadlineExceeded, LogUnavailable):  # without it they are made afresh
             self._drop_closed(parts, self._control.catch_up(deadline=deadline))
 
     def _room(self, parts: _Parts) -> int:

@@ -29,6 +29,7 @@ from topics.kafka.errors import (
     is_transient,
     is_unknown_topic,
     is_unpackable,
+    not_now,
     translated,
     translating,
 )
@@ -160,11 +161,14 @@ class KafkaReader:
         """Offset after the last readable record, per assigned partition.
 
         Raises:
-            LogError: the broker did not tell.
+            LogUnavailable: the broker did not tell, and may do so later.
+            LogError: it refused.
         """
         places = {place: (self._parts.full_names[place[0]], place[1]) for place in self._parts.all()}
-        with translating("asking for log ends"):
+        try:
             ends = self._offsets.ends(list(places.values()))
+        except KafkaException as exception:
+            raise not_now(cause_of(exception), doing="asking for log ends") from exception
         return {place: ends[full] for place, full in places.items()}
 
     def close(self) -> None:

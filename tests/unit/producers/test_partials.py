@@ -117,3 +117,12 @@ def test_other_records_are_nobodys_partial() -> None:
     partials, _ = made()
     partials.add(replace(envelope(PARTIAL), record=SAMPLE))
     assert partials.news() == []
+
+
+def test_news_are_within_the_bound_too() -> None:
+    """A process that starts reads all of the topic before it looks at the news for the first time."""
+    partials, _ = made()
+    for group in range(4):
+        partials.add(envelope(partial(group)))
+    assert len(partials._news) == 2
+    assert [each.group for each in partials.news()] == [2, 3]

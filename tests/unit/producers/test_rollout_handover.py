@@ -10,6 +10,7 @@ import pytest
 from pipeline.engines.base import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from producers.rollout.stage import RolloutStage
+from schemas.errors import DeadlineExceeded, LogUnavailable
 from schemas.packed import unpack_i32
 from schemas.records import Partial, Sample, Version
 from schemas.validation import check_sample
@@ -274,3 +275,62 @@ def test_an_engine_that_cannot_go_on_makes_the_group_afresh_and_one_that_cannot_
     assert len(samples(world)) == 2
     assert len(partials(world)) == 1
     assert PARTIALS.retention_ms < 3_600_000
+
+
+def test_a_group_offered_and_delivered_before_there_are_weights_is_taken_on_once(
+    rollouts: Rollouts, pair: Pair
+) -> None:
+    """Taken on twice, the first delivery of its prompt would be forgotten, and never acknowledged."""
+    world = rollouts.world
+    giver, other, *_ = pair
+    engine = ScriptedEngine()
+    taker = rollouts.make(engine, slot=2)  # cold: it has not turned yet
+    pack(world, giver, taker)
+    until(giver, lambda: len(partials(world)) == 2)
+    for gone in (giver, other):
+        gone._started().weights.close()
+        gone._started().queue.close()
+        rollouts.stages.remove(gone)
+    until(taker, lambda: engine.num_running == 8, what="the groups of both")
+    engine.tokens_per_step = 100
+    until(taker, lambda: sum(committed(world).values()) == 4)
+    assert len(samples(world)) == 8
+    assert len({sample.attempt for sample in samples(world)}) == 4
+
+
+def test_a_broker_that_is_away_while_partitions_move_costs_the_hint_only(
+    rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions move just then; the ends of the control topics are asked for to hear of groups given up."""
+    world = begin(rollouts)
+    world.prompts(0)
+    stage = rollouts.make(ScriptedEngine())
+
+    def away() -> dict[tuple[str, int], int]:
+        raise LogUnavailable("no broker answered")
+
+    monkeypatch.setattr(stage._control._reader, "end_positions", away)
+    until(stage, lambda: len(samples(world)) == 2)
+
+
+def test_outcomes_heard_before_the_time_was_over_are_told_later(rollouts: Rollouts, clock: ManualClock) -> None:
+    """Else what is in flight for them goes on to its end, and a lent prompt waits for nothing."""
+    world = begin(rollouts)
+    control = rollouts.make(ScriptedEngine())._control
+    reader = control._reader
+    assert reader is not None
+    world.close(7)
+    ends = reader.end_positions()
+    far = dict.fromkeys(ends, max(ends.values()) + 1_000)
+    reader.end_positions = lambda: far  # type: ignore[method-assign]
+    deadline = Deadline.after(1.0, clock=clock)
+    take = control._take
+
+    def slow(*args: object, **options: object) -> None:
+        take(*args, **options)  # type: ignore[arg-type]
+        clock.advance(0.6)
+
+    control._take = slow  # type: ignore[method-assign]
+    with pytest.raises(DeadlineExceeded):
+        control.catch_up(deadline=deadline)
+    assert [outcome.group for outcome in control.poll(wait_s=0.0)] == [7]

@@ -25,7 +25,7 @@ from schemas.records import (
     VersionRun,
 )
 from schemas.validation import MAX_EPOCH, MAX_GROUP_SIZE, check_possible, check_prompt, check_reward, check_sample
-from tests.unit.schemas.examples import PROMPT, REWARD, SAMPLE, long_sample
+from tests.unit.schemas.examples import PARTIAL, PROMPT, REWARD, SAMPLE, long_sample
 
 V = Version(lineage=1, step=5)
 OUTCOME = Outcome(
@@ -180,6 +180,12 @@ def test_a_group_below_0_is_no_record(record: Record) -> None:
     ("record", "said"),
     [
         (dataclasses.replace(PROMPT, group_size=MAX_GROUP_SIZE + 1), "65537 members"),
+        (
+            dataclasses.replace(PARTIAL, prompt=dataclasses.replace(PROMPT, group_size=MAX_GROUP_SIZE + 1)),
+            "65537 members",
+        ),
+        (dataclasses.replace(PARTIAL, group=PROMPT.group + 1), "with the prompt of"),
+        (dataclasses.replace(PARTIAL, run="other"), "partial of group other/"),
         (dataclasses.replace(OUTCOME, step=2**31), "step 2.2147483648"),
         (dataclasses.replace(OUTCOME, lineage=-1), "step -1"),
         (dataclasses.replace(OUTCOME, seq=2**63 - 1), "sequence number 9223372036854775807"),
