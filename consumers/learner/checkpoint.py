@@ -172,12 +172,15 @@ def load(path: Path) -> Snapshot:
     """Read and verify one checkpoint.
 
     Raises:
-        CheckpointError: a file is absent, altered, cut short or of another format.
+        CheckpointError: a file is absent, altered, cut short or of another format, or the folder has the name of
+            another version.
     """
     try:
         manifest = orjson.loads((path / "manifest.json").read_bytes())
         _check_manifest(path, manifest)
         state = _read_state((path / "state.json").read_bytes())
+        if _NAME.match(path.name) and _version(path) != Version(lineage=state.lineage, step=state.step):
+            raise CheckpointError(f"checkpoint {path} is of version {state.lineage}.{state.step}, not of its name")
         return Snapshot(
             state=state,
             model=load_file(path / "model.safetensors"),

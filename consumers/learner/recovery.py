@@ -175,16 +175,17 @@ def _newest(
     if found is not None or elsewhere is None:
         return found
     url = safe_url(elsewhere.url)
-    place = bring_newest_back(
+    brought = bring_newest_back(
         open_target(elsewhere.url),
         run=context.run.name,
         folder=folder,
         survives=survives,
         tell=lambda text: context.events.notice("checkpoint_skipped", details={"why": text}),
+        read=lambda place: checkpoint.Restored(snapshot=checkpoint.load(place), path=place),
     )
-    if place is not None:
-        context.events.notice("checkpoint_brought_back", details={"url": url, "path": str(place)})
-        return checkpoint.Restored(snapshot=checkpoint.load(place), path=place)
+    if brought is not None:
+        context.events.notice("checkpoint_brought_back", details={"url": url, "path": str(brought.path)})
+        return brought
     if why or elsewhere.num_trained > 0:
         raise CheckpointError(
             f"{why or f'no checkpoint is in {folder}'}, and none of run {context.run.name} is at {url}; the ledger has "

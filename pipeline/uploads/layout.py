@@ -22,6 +22,7 @@ from schemas.records import Version
 MARKER = "upload.json"
 PARTS = "parts"
 FORMAT = 1
+MAX_PART_BYTES = 1024**3
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -86,7 +87,11 @@ def decode_marker(content: bytes) -> Marker:
     if sorted(names) != sorted(FILES):
         raise UploadError(f"{MARKER} names the files {names!r:.200}, a checkpoint has {list(FILES)}")
     for file in marker.files:
-        bad = [part.digest for part in file.parts if _DIGEST.fullmatch(part.digest) is None or part.num_bytes < 0]
+        bad = [
+            part.digest
+            for part in file.parts
+            if _DIGEST.fullmatch(part.digest) is None or not 0 <= part.num_bytes <= MAX_PART_BYTES
+        ]
         if bad or sum(part.num_bytes for part in file.parts) != file.num_bytes:
             raise UploadError(f"{MARKER}: the parts of {file.name} do not make its {file.num_bytes} bytes")
     return marker

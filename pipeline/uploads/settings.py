@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from pipeline.secrets import is_secret_option, shown
 from pipeline.settings import PositiveInt, Section
+from pipeline.uploads.layout import MAX_PART_BYTES
 
 
 class UploadSettings(Section):
@@ -27,7 +28,7 @@ class UploadSettings(Section):
     upload_part_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=4096,
-        le=1024**3,
+        le=MAX_PART_BYTES,
         description="Size of a part; a publish that begins waits for the parts under way.",
     )
     upload_parallel: int = Field(default=4, ge=1, le=64, description="Parts under way at a time.")

@@ -112,6 +112,16 @@ def test_a_damaged_newest_one_is_passed_over_and_named(tmp_path: Path, damage: s
     assert "1.2" in restored.skipped[0]
 
 
+def test_one_under_the_name_of_another_version_is_not_restored(tmp_path: Path) -> None:
+    """Its positions and closed groups would be those of another step than history is branched from."""
+    save(tmp_path, snapshot(7))
+    save(tmp_path, snapshot(3)).rename(tmp_path / "1.9")
+    restored = newest_valid(tmp_path, survives=every)
+    assert restored is not None
+    assert restored.snapshot.state.step == 7
+    assert "1.9 is of version 1.3, not of its name" in restored.skipped[0]
+
+
 def test_a_higher_lineage_wins_over_a_higher_step(tmp_path: Path) -> None:
     save(tmp_path, snapshot(9, lineage=1))
     save(tmp_path, snapshot(4, lineage=2))

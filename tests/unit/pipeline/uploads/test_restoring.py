@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -13,7 +14,7 @@ from pipeline.uploads.pruning import prune_uploads, uploaded_versions
 from pipeline.uploads.restoring import UploadDamaged, bring_newest_back
 from pipeline.uploads.sending import send_checkpoint
 from pipeline.uploads.target import Target, open_target
-from schemas.errors import UploadError
+from schemas.errors import CheckpointError, UploadError
 from schemas.records import Version
 from tests.unit.pipeline.uploads.material import free_sender, job, make_checkpoint, same_files
 
@@ -28,7 +29,13 @@ def target(tmp_path: Path) -> Target:
     return open_target(f"file://{tmp_path}/target")
 
 
-def restored(target: Target, tmp_path: Path, *, void: tuple[str, ...] = ()) -> tuple[Path | None, list[str]]:
+def as_it_is(place: Path) -> Path:
+    return place
+
+
+def restored(
+    target: Target, tmp_path: Path, *, void: tuple[str, ...] = (), read: Callable[[Path], Path] = as_it_is
+) -> tuple[Path | None, list[str]]:
     told: list[str] = []
     place = bring_newest_back(
         target,
@@ -36,6 +43,7 @@ def restored(target: Target, tmp_path: Path, *, void: tuple[str, ...] = ()) -> t
         folder=tmp_path / "checkpoints",
         survives=lambda version: str(version) not in void,
         tell=told.append,
+        read=read,
     )
     return place, told
 
@@ -77,7 +85,8 @@ def test_a_damaged_one_is_passed_over_and_leaves_nothing(target: Target, tmp_pat
 
 
 def test_a_target_without_the_run_has_none(target: Target, tmp_path: Path) -> None:
-    assert bring_newest_back(target, run="other", folder=tmp_path, survives=lambda _: True, tell=print) is None
+    found = bring_newest_back(target, run="other", folder=tmp_path, survives=lambda _: True, tell=print, read=as_it_is)
+    assert found is None
 
 
 def test_one_that_lacks_a_part_is_passed_over(target: Target, tmp_path: Path) -> None:
@@ -85,6 +94,46 @@ def test_one_that_lacks_a_part_is_passed_over(target: Target, tmp_path: Path) ->
     place, told = restored(target, tmp_path)
     assert place == tmp_path / "checkpoints" / "1.20"
     assert [line for line in told if "is gone from the target" in line]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 40], ids=["empty", "of nothing", "garbled"])
+def test_one_whose_marker_is_garbled_is_passed_over(target: Target, tmp_path: Path, content: bytes) -> None:
+    """Else one bad object at the target keeps the run from starting, with whole checkpoints beside it."""
+    (tmp_path / "target" / "r" / "2.15" / MARKER).write_bytes(content)
+    place, told = restored(target, tmp_path)
+    assert place == tmp_path / "checkpoints" / "1.20"
+    assert [line for line in told if line.startswith("r/2.15: upload.json is none")]
+
+
+def test_nothing_is_fetched_that_is_larger_than_its_marker_says(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = next((tmp_path / "target" / "r" / "2.15" / PARTS).iterdir())
+    part.write_bytes(bytes(10 * part.stat().st_size))
+    read = target.read
+
+    def watched(name: str) -> bytes:
+        assert not name.endswith(part.name)
+        return read(name)
+
+    monkeypatch.setattr(target, "read", watched)
+    place, told = restored(target, tmp_path)
+    assert place == tmp_path / "checkpoints" / "1.20"
+    assert [line for line in told if "its marker says" in line]
+
+
+def test_one_that_the_learner_cannot_read_is_removed_again_and_the_next_is_taken(
+    target: Target, tmp_path: Path
+) -> None:
+    def read(place: Path) -> Path:
+        if place.name == "2.15":
+            raise CheckpointError("the model is of another format")
+        return place
+
+    place, told = restored(target, tmp_path, read=read)
+    assert place == tmp_path / "checkpoints" / "1.20"
+    assert told == ["what was uploaded is no checkpoint: the model is of another format"]
+    assert names(tmp_path / "checkpoints") == ["1.20"]
 
 
 def test_a_target_that_is_away_is_no_absent_checkpoint(
