@@ -84,7 +84,7 @@ def _wanted(snapshot: Snapshot, settings: SchedulerSettings) -> int | None:
     if measured is None or clear is None:
         return None
     now = 0 if standing is None else standing.lag
-    if measured > now:
+    if measured > now or now > bound + 1:  # more than that has no effect, and would take long to come down from
         return measured
     is_held = standing is None or snapshot.now_s < standing.at_s + settings.credit_hold_s
     return now - 1 if clear < now and not is_held else None

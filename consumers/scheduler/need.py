@@ -60,8 +60,8 @@ def is_safe(snapshot: Snapshot, *, behind: int) -> bool:
     step, publish_s, bound = snapshot.times.get(STEP), snapshot.publish_s, snapshot.max_staleness
     if step is None or publish_s is None or bound is None or step.typical_s <= 0:
         return False
-    made_meanwhile = math.ceil(publish_s / step.typical_s)
-    return behind + 1 + made_meanwhile < max(1, bound)
+    made_meanwhile = publish_s / step.typical_s
+    return math.isfinite(made_meanwhile) and behind + 1 + math.ceil(made_meanwhile) < max(1, bound)
 
 
 def _behind(engines: Sequence[InstanceSeen], newest: Version) -> int | None:

@@ -46,6 +46,12 @@ def lag(*heartbeats: StageEvent) -> PublishLag:
     return folded
 
 
+def test_a_lag_that_stands_far_above_the_bound_is_not_come_down_from_one_by_one() -> None:
+    step = next_credit(snapshot({0: 500}, lag=5000, since_s=0.0), SETTINGS)
+    assert step is not None
+    assert step.lag == 0
+
+
 @pytest.mark.parametrize(
     ("counts", "versions"),
     [
