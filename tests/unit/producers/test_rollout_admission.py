@@ -88,3 +88,4 @@ def test_groups_are_counted_by_how_far_behind_they_are_begun(rollouts: Rollouts,
     until(stage, lambda: rollouts.metrics_of(stage)["versions_behind"] == 1)
     world.prompts(2)
     until(stage, lambda: rollouts.metrics_of(stage).get("groups_begun{behind=1}") == 1)
+    assert rollouts.metrics_of(stage)["groups_begun{behind=0}"] == 2

@@ -198,6 +198,7 @@ def test_the_giver_is_free_for_new_prompts_and_is_told_of_outcomes(rollouts: Rol
     world.close(*held)  # by another attempt, say
     both(giver, taker, lambda: to.num_running == 4)
     both(giver, taker, lambda: rollouts.metrics_of(giver)["prompts_in_flight"] == 0)
+    assert from_.num_running == 0
 
 
 def test_a_taker_that_is_gone_costs_time_only(rollouts: Rollouts, pair: Pair, clock: ManualClock) -> None:
@@ -311,6 +312,7 @@ def test_a_broker_that_is_away_while_partitions_move_costs_the_hint_only(
 
     monkeypatch.setattr(stage._control._reader, "end_positions", away)
     until(stage, lambda: len(samples(world)) == 2)
+    assert partials(world) == []
 
 
 def test_outcomes_heard_before_the_time_was_over_are_told_later(rollouts: Rollouts, clock: ManualClock) -> None:

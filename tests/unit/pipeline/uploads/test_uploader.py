@@ -112,6 +112,7 @@ def test_retention_of_the_disk_does_not_take_away_what_is_being_uploaded(run: Ru
     shutil.rmtree(checkpoint)
     run.sender.replace(Permit())
     run.turn_until(lambda: run.is_whole("1.10"))
+    assert not checkpoint.exists()
 
 
 def test_while_one_is_under_way_newer_ones_supersede_each_other(run: Run) -> None:
