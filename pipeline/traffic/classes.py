@@ -8,6 +8,7 @@ Failure: `SettingsError` naming the classes there are.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, get_args
 
 from schemas.errors import SettingsError
 
@@ -24,8 +25,7 @@ class TrafficClass(StrEnum):
 
 BACKGROUND = (TrafficClass.EVALUATION, TrafficClass.CHECKPOINTS)  # in the order of precedence
 GRADIENT_SYNC = "gradient_sync"  # what the learner is in while its ranks sum gradients
-PHASES = (  # of the learner, and the one above; a number of the phase file is a place in here
-    "",  # unknown
+Phase = Literal[  # of the learner, and the one above
     "cloning",
     "waiting_for_peer",
     "reading",
@@ -34,8 +34,9 @@ PHASES = (  # of the learner, and the one above; a number of the phase file is a
     "staging_weights",
     "publishing",
     "checkpointing",
-    GRADIENT_SYNC,
-)
+    "gradient_sync",
+]
+PHASES: tuple[str, ...] = ("", *get_args(Phase))  # a number of the phase file is a place in here; empty: unknown
 
 
 def traffic_class(name: str) -> TrafficClass:

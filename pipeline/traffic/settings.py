@@ -6,36 +6,16 @@ Invariants: frozen; every host reads the same.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
 from pydantic import Field, PositiveFloat, field_validator
 
 from pipeline.settings import Section
-from pipeline.traffic.classes import BACKGROUND, PHASES, TrafficClass
+from pipeline.traffic.classes import BACKGROUND, GRADIENT_SYNC, PHASES, Phase, TrafficClass
 from pipeline.traffic.permit import Permit, parse_key
 from schemas.errors import SettingsError
 
-Phase = Literal[
-    "cloning",
-    "waiting_for_peer",
-    "reading",
-    "waiting_for_data",
-    "forward_backward",
-    "staging_weights",
-    "publishing",
-    "checkpointing",
-    "gradient_sync",
-]
-_ALL_BUT_SYNC: tuple[Phase, ...] = (
-    "cloning",
-    "waiting_for_peer",
-    "reading",
-    "waiting_for_data",
-    "forward_backward",
-    "staging_weights",
-    "publishing",
-    "checkpointing",
-)
+_ALL_BUT_SYNC: tuple[Phase, ...] = tuple(phase for phase in get_args(Phase) if phase != GRADIENT_SYNC)
 
 
 class TrafficSettings(Section):

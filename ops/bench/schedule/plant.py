@@ -129,7 +129,6 @@ class Plant:
         self.ready: list[Group] = []
         self.tally = Tally()
         self.notes: list[str] = []  # orders
-        self.num_gone = 0  # engines that left for good
         self._observer = observer
         self._tick_s = tick_s
         self._numbers = itertools.count()
@@ -247,7 +246,6 @@ class Plant:
         """Engines that have finished go; their slots come to the learner after a while."""
         for engine in [one for one in self.engines if one.is_leaving and one.is_empty]:
             self.engines.remove(engine)
-            self.num_gone += 1
             self.pool.left()
             self.at(self.now_s + self.workload.switch_s, self.pool.rank_came)
 

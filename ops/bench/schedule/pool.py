@@ -43,10 +43,6 @@ class PoolState:
             raise ValueError("there is no pool")
         self._wanted = wanted
 
-    def wanted(self, target: str) -> int:
-        """What was ordered last."""
-        return self._wanted[target]
-
     def num_to_retire(self, num_working: int) -> int:
         """Engines that are to leave now."""
         return max(0, num_working - self._wanted["rollout"])
