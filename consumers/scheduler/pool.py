@@ -148,7 +148,8 @@ def best_lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings)
         return None
     best = pool.best(model)
     now_s, best_s = model.step_s(pool.now), model.step_s(best)
-    if now_s <= best_s * (1 + settings.scale_slack) or not _pays(snapshot, gain_s=now_s - best_s):
+    slack = settings.back_slack if _goes_back(snapshot, pool, to=best) else settings.scale_slack
+    if now_s <= best_s * (1 + slack) or not _pays(snapshot, gain_s=now_s - best_s):
         return None
     if best.rollouts > pool.now.rollouts and not snapshot.has_unstarted_prompts():
         return None
@@ -195,6 +196,15 @@ def lend(snapshot: Snapshot, settings: SchedulerSettings, *, wishes: LendingWish
         if before != replicas
     ]
     return sorted(drafts, key=lambda draft: draft.target == (ROLLOUT if split.rollouts > now.rollouts else LEARNER))
+
+
+def _goes_back(snapshot: Snapshot, pool: Pool, *, to: Split) -> bool:
+    """Whether a split lies in the direction that the last change came from."""
+    last = snapshot.standing.scale.get(ROLLOUT)
+    if last is None:
+        return False
+    before = pool.rollout.initial if last.before is None else last.before
+    return (to.rollouts - last.replicas) * (before - last.replicas) > 0
 
 
 def _pays(snapshot: Snapshot, *, gain_s: float) -> bool:

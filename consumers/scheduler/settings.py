@@ -73,6 +73,13 @@ class SchedulerSettings(Section):
     scale_slack: float = Field(
         default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
     )
+    back_slack: float = Field(
+        default=0.25,
+        ge=0,
+        lt=1,
+        description="stage_aware, in a pool: a change that takes back a part of the last one must gain more than this "
+        "share: what was measured before and after a change differs by more than what it gains.",
+    )
     steady_share: float = Field(
         default=0.1,
         gt=0,

@@ -119,6 +119,7 @@ class Scaled:
 
     replicas: int
     at_s: float  # when it was given, or read back
+    before: int | None = None  # of the command before it; None: there was none
 
 
 @dataclass(frozen=True, kw_only=True)

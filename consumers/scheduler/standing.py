@@ -115,7 +115,9 @@ class StandingCommands:
             self._standing = replace(self._standing, heartbeat_s=now_s)
 
     def _scale(self, target: str, replicas: int, *, at_s: float) -> None:
-        scale = {**self._standing.scale, target: Scaled(replicas=replicas, at_s=at_s)}
+        last = self._standing.scale.get(target)
+        before = None if last is None else last.before if last.replicas == replicas else last.replicas
+        scale = {**self._standing.scale, target: Scaled(replicas=replicas, at_s=at_s, before=before)}
         self._standing = replace(self._standing, scale=scale)
 
 

@@ -131,6 +131,16 @@ def test_stage_aware(snapshot: Snapshot, expected: list[tuple[str, int]]) -> Non
     assert commanded(stage_aware.decide, snapshot) == expected
 
 
+def test_a_change_that_takes_back_the_last_one_must_gain_more() -> None:
+    a_fifth = run(8, parallel_s=118.0)  # a step takes 32.5 s, with 7 rollouts 27.4 s
+    assert commanded(stage_aware.decide, a_fifth) == [], "6 to 8 was the last change"
+    scale = {target: replace(one, before=one.replicas + 1) for target, one in a_fifth.standing.scale.items()}
+    from_above = replace(a_fifth, standing=replace(a_fifth.standing, scale=scale))
+    assert commanded(stage_aware.decide, from_above) == [("rollout", 7), ("learner", 5)]
+    a_half = run(8, parallel_s=200.0)  # 53 s and 36.3 s
+    assert commanded(stage_aware.decide, a_half) == [("rollout", 6), ("learner", 6)]
+
+
 @pytest.mark.parametrize(
     ("snapshot", "expected"),
     [
