@@ -24,6 +24,7 @@ class TrainMember:
     rewards: tuple[RewardUse, ...]  # the required ones, sorted by name
     version: Version  # birth version, the oldest of its runs
     age: int  # learner step at the cut minus birth step
+    reference: bytes | None = None  # packed float32, log-probabilities of the frozen reference model; None: none scores
 
 
 @dataclass(frozen=True, kw_only=True)

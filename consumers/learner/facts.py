@@ -23,7 +23,9 @@ import transformers
 from blake3 import blake3
 from pydantic import Field, ValidationError
 
-from consumers.learner.settings import CloningSettings, LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.algorithms import is_built_in, plugin_digest
+from consumers.learner.loss_settings import AlgorithmName, LossSettings
+from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.trainer import Trainer
 from pipeline.settings import ModelSettings, PositiveInt, Section, WeightsSettings
 from schemas.errors import RecordInvalid
@@ -44,15 +46,20 @@ class Arithmetic(Section):
     device: str = Field(description="model.device.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(description="model.dtype.")
     wire_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(description="weights.wire_dtype.")
+    packing: bool = Field(default=False, description="learner.packing.")
+    compute_dtype: Literal["model", "bfloat16"] = Field(default="model", description="learner.compute_dtype.")
+    algorithm: AlgorithmName = Field(default="grpo", description="learner.algorithm.")
+    advantage: str | None = Field(default=None, description="learner.advantage, where it is built in.")
+    plugins: str = Field(default="", description="Digest of the names of advantage and loss plug-ins; empty: none.")
     optimizer: OptimizerSettings = Field(description="[learner.optimizer].")
-    loss: LossSettings = Field(description="[learner.loss].")
+    loss: LossSettings = Field(description="[learner.loss], its function where it is built in.")
     cloning: CloningSettings = Field(description="[learner.cloning], without its source.")
     cloning_source: str = Field(description="Digest of the settings of the cloning source; empty: none.")
 
     @classmethod
     def of(cls, settings: LearnerSettings, *, model: ModelSettings, weights: WeightsSettings, seed: int) -> Arithmetic:
         """Those of a run's settings."""
-        source = settings.cloning.source
+        source, loss = settings.cloning.source, settings.loss
         return cls(
             seed=seed,
             ranks=settings.ranks,
@@ -62,7 +69,12 @@ class Arithmetic(Section):
             dtype=model.dtype,
             wire_dtype=weights.wire_dtype,
             optimizer=settings.optimizer,
-            loss=settings.loss,
+            packing=settings.packing,
+            compute_dtype=settings.compute_dtype,
+            algorithm=settings.algorithm,
+            advantage=settings.advantage if is_built_in(settings.advantage, loss=False) else None,
+            plugins=plugin_digest(advantage=settings.advantage, loss=loss.function),
+            loss=loss if is_built_in(loss.function, loss=True) else loss.model_copy(update={"function": None}),
             cloning=settings.cloning.model_copy(update={"source": None}),
             cloning_source="" if source is None else blake3(source.model_dump_json().encode()).hexdigest(),
         )

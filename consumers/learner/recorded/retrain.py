@@ -34,7 +34,8 @@ from consumers.learner.recorded.report import Comparison, StepReport
 from consumers.learner.recorded.samples import RecordedSamples
 from consumers.learner.recovery import put_back, snapshot_of
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.step_stats import StepStats
+from consumers.learner.trainer import Trainer
 from pipeline.settings import ModelSettings, WeightsSettings
 from schemas.errors import CheckpointError, NotRepeatable
 from schemas.records import Version
@@ -73,6 +74,7 @@ class Repetition:
         self._check_ranks()
         self._current = self._arithmetic[history.origin]
         self._check_cloning()
+        self._check_plugins()
         self._digests: dict[str | None, str] = {}  # of the present weights, by dtype of the wire
         self.trainer = self._make_trainer(self._current)
         self._check_initial_weights()
@@ -183,12 +185,21 @@ class Repetition:
         return self._digests[wire]
 
     def _make_trainer(self, arithmetic: Arithmetic) -> Trainer:
-        settings = self._setup.settings.model_copy(
+        own = self._setup.settings
+        loss, advantage = arithmetic.loss, arithmetic.advantage
+        if arithmetic.plugins:  # the names are the folder's, which were found to be those
+            loss = loss.model_copy(update={"function": own.loss.function})
+            advantage = own.advantage
+        settings = own.model_copy(
             update={
                 "threads": arithmetic.threads,
                 "micro_batch_tokens": arithmetic.micro_batch_tokens,
                 "optimizer": arithmetic.optimizer,
-                "loss": arithmetic.loss,
+                "loss": loss,
+                "packing": arithmetic.packing,
+                "compute_dtype": arithmetic.compute_dtype,
+                "algorithm": arithmetic.algorithm,
+                "advantage": advantage,
                 "cloning": arithmetic.cloning,
                 "ranks": 1,
             }
@@ -216,6 +227,15 @@ class Repetition:
                 "step can be repeated",
                 hint="put learner.cloning.source into settings.json in the run's folder, as it was at the first start",
             )
+
+    def _check_plugins(self) -> None:
+        for lineage, each in self._arithmetic.items():
+            if each.plugins and each.plugins != self._here.plugins:
+                raise NotRepeatable(
+                    f"lineage {lineage} was trained with plug-ins for advantage or loss that the settings in the run's "
+                    "folder do not name",
+                    hint="put learner.advantage and learner.loss.function into settings.json, as they were",
+                )
 
     def _check_initial_weights(self) -> None:
         recorded = self._history.facts[self._history.origin].get(INITIAL_STATE)

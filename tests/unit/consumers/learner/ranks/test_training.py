@@ -18,7 +18,8 @@ from consumers.learner.ranks.gradients import GroupTeam, check_replicated
 from consumers.learner.ranks.group import RankGroup
 from consumers.learner.settings import LearnerSettings, LossSettings, OptimizerSettings
 from consumers.learner.tensors import rows_of
-from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.step_stats import StepStats
+from consumers.learner.trainer import Trainer
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from pipeline.settings import ModelSettings
 from schemas.errors import RanksDiverged, SettingsError, TrainingError
