@@ -47,11 +47,10 @@ def grpo_advantages(rewards: Sequence[float] | Floats, *, scale_by_std: bool = T
         ValueError: a reward is not finite.
     """
     values = _finite(rewards)
+    if _are_equal(values):
+        return np.zeros_like(values)
     centred: Floats = values - values.mean()
-    if not scale_by_std:
-        return centred
-    std = values.std()
-    return np.zeros_like(centred) if std == 0 else centred / (std + eps)
+    return centred / (values.std() + eps) if scale_by_std else centred
 
 
 def rloo_advantages(rewards: Sequence[float] | Floats) -> Floats:
@@ -62,7 +61,7 @@ def rloo_advantages(rewards: Sequence[float] | Floats) -> Floats:
     """
     values = _finite(rewards)
     count = len(values)
-    if count < 2 or (values == values[0]).all():  # rounding would leave a remainder of equal rewards
+    if _are_equal(values):
         return np.zeros_like(values)
     others: Floats = (values.sum() - values) / (count - 1)
     return values - others
@@ -78,7 +77,7 @@ def step_advantages(group: GroupRewards) -> list[Floats]:
         ValueError: a reward is not finite.
     """
     every = _finite(np.concatenate(group.step_rewards))
-    mean, std = every.mean(), every.std()
+    mean, std = every.mean(), 0.0 if _are_equal(every) else every.std()
     found: list[Floats] = []
     for steps, ends, count in zip(group.step_rewards, group.turn_ends, group.num_tokens, strict=True):
         scaled: Floats = np.zeros_like(steps) if std == 0 else (steps - mean) / (std + EPS)
@@ -161,6 +160,11 @@ def _finite(rewards: Sequence[float] | Floats) -> Floats:
     if not np.isfinite(values).all():
         raise ValueError(f"rewards of a group must be finite, seen {values.tolist()}")
     return values
+
+
+def _are_equal(values: Floats) -> bool:
+    """Their mean may be another number than each of them, by rounding, so it is not asked."""
+    return bool((values == values[:1]).all())
 
 
 def _per_token(advantage: float | Floats, *, count: int, group: int) -> Floats:

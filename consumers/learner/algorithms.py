@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from blake3 import blake3
+from torch import Tensor
 
 from consumers.learner import advantages, losses
 from consumers.learner.advantages import AdvantageFunction
 from consumers.learner.loss_settings import AlgorithmName, Importance, LossSettings
-from consumers.learner.losses import LossFunction
+from consumers.learner.losses import LossFunction, TokenLoss, TokenTerms, reference_kl, row_weights
 from pipeline.plugins import load_plugin
 from schemas.errors import PluginError, SettingsError
 
@@ -72,6 +73,35 @@ class Recipe:
     settings: LossSettings  # with every part named
     has_pairs: bool  # advantages are +1 and -1, one of each per group
     skips_zeros: bool  # a sample whose advantages are all 0 needs no forward pass
+
+    def objective(self, terms: TokenTerms, *, constants: Tensor) -> Objective:
+        """The weighted sum of a micro-batch; over a whole minibatch these add up, and are divided by its count.
+
+        Args:
+            constants: [sequences], tokens that a sequence counts as; for the normaliser `constant`.
+
+        Raises:
+            ValueError: a plug-in's loss has another shape than its tokens.
+        """
+        found = self.loss(terms, self.settings)
+        loss = found if isinstance(found, TokenLoss) else TokenLoss(values=found)
+        if loss.values.shape != terms.mask.shape:
+            raise ValueError(f"the loss gave shape {list(loss.values.shape)} for {len(terms.mask)} tokens")
+        kl = reference_kl(terms)
+        values = loss.values
+        if kl is not None and self.settings.reference_kl > 0:
+            values = values + self.settings.reference_kl * kl
+        weights = row_weights(terms, normaliser=self.normaliser, constants=constants)
+        return Objective(total=(values * weights).sum(), loss=loss, kl=kl)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a micro-batch contributes."""
+
+    total: Tensor  # scalar, with gradient
+    loss: TokenLoss
+    kl: Tensor | None  # to the reference model, [tokens]; None: there is none
 
 
 def recipe_of(algorithm: AlgorithmName, loss: LossSettings, *, advantage: str | None) -> Recipe:

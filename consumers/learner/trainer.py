@@ -26,7 +26,7 @@ from consumers.learner.algorithms import recipe_of
 from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import digest_of_tensors, optimizer_tensors
 from consumers.learner.forward import Forward, Scores
-from consumers.learner.losses import TokenLoss, TokenTerms, cross_entropy_loss, reference_kl, row_weights
+from consumers.learner.losses import TokenTerms, cross_entropy_loss
 from consumers.learner.schedules import learning_rate
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.step_stats import StepStats, Sums
@@ -198,30 +198,14 @@ class Trainer:
             micro, first = rows.slice(begin, end), part.span[0] + begin
             scores = self._forward.scores(micro)
             terms = _terms(micro, part, scores=scores, first=first)
-            loss, kl = self._loss_of(terms), reference_kl(terms)
             constants = part.work.constants[first : first + terms.num_rows]
-            values = loss.values
-            if kl is not None and self._recipe.settings.reference_kl > 0:
-                values = values + self._recipe.settings.reference_kl * kl
-            weights = row_weights(terms, normaliser=self._recipe.normaliser, constants=constants)
-            value = (values * weights).sum() / part.divisor
+            found = self._recipe.objective(terms, constants=constants)
+            value = found.total / part.divisor
             value.backward()  # type: ignore[no-untyped-call]
             total += value.item()
-            sums.add(terms, loss, entropy=scores.entropy, kl=kl)
+            sums.add(terms, found.loss, entropy=scores.entropy, kl=found.kl)
             self._meanwhile(False)
         return total
-
-    def _loss_of(self, terms: TokenTerms) -> TokenLoss:
-        """A plug-in may give the values alone.
-
-        Raises:
-            ValueError: they are of another shape.
-        """
-        found = self._recipe.loss(terms, self._recipe.settings)
-        loss = found if isinstance(found, TokenLoss) else TokenLoss(values=found)
-        if loss.values.shape != terms.mask.shape:
-            raise ValueError(f"the loss gave shape {list(loss.values.shape)} for {len(terms.mask)} tokens")
-        return loss
 
     def _micro_batches(self, rows: Rows) -> Iterator[tuple[int, int]]:
         settings = self._settings

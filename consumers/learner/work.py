@@ -32,7 +32,7 @@ class Work:
     rows: Rows | None  # None: nothing
     advantages: Sequence[Tensor]  # float32, per row: [completion tokens]
     constants: Tensor  # float32, [rows]: tokens that a row counts as; normaliser `constant`
-    groups: Sequence[int]  # per row: its group
+    ids: Sequence[tuple[int, int]]  # per row: group and member
     spans: Sequence[tuple[int, int]]  # of rows, per minibatch
 
     def divisors(self, normaliser: str) -> list[float]:
@@ -74,7 +74,7 @@ def lay_out(batch: Batch, recipe: Recipe, *, generator: torch.Generator, device:
         rows=rows_of(samples, device=device, references=references) if own else None,
         advantages=[torch.from_numpy(advantages[number].copy()).to(device, torch.float32) for number in own],
         constants=torch.tensor([_constant(each, constant) for each in samples], dtype=torch.float32, device=device),
-        groups=[sample.group for sample in samples],
+        ids=[(sample.group, sample.member) for sample in samples],
         spans=[(num_before[begin], num_before[end]) for begin, end in _minibatches(total, recipe.settings.minibatches)],
     )
 
@@ -92,11 +92,11 @@ def pair_margins(work: Work, recipe: Recipe, *, proximal: Sequence[Tensor]) -> l
         return []
     against = rows.behaviour_logprobs if rows.reference_logprobs is None else rows.reference_logprobs
     margins: dict[int, float] = {}
-    for row, (logprobs, advantages, group) in enumerate(zip(proximal, work.advantages, work.groups, strict=True)):
+    for row, (logprobs, advantages, (group, _)) in enumerate(zip(proximal, work.advantages, work.ids, strict=True)):
         columns = rows.completion[row]
         gain = ((logprobs - against[row][columns]) * rows.loss_mask[row][columns] * advantages.sign()).double()
         margins[group] = margins.get(group, 0.0) + recipe.settings.beta * float(gain.sum().item())
-    return [torch.full_like(each, margins[group]) for each, group in zip(proximal, work.groups, strict=True)]
+    return [torch.full_like(each, margins[group]) for each, (group, _) in zip(proximal, work.ids, strict=True)]
 
 
 def _constant(sample: Sample, constant: int | None) -> int:

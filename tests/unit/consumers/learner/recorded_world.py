@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from consumers.learner.loss_settings import LossSettings
 from consumers.learner.recorded.history import RecordedHistory, read_history
 from consumers.learner.recorded.report import Verdict
 from consumers.learner.recorded.retrain import Repetition, RetrainSetup
-from consumers.learner.settings import CloningSettings, LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.setup import LearnerSetup
 from pipeline.settings import WeightsSettings
 from pipeline.sources import SourceSettings
