@@ -42,8 +42,8 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, 
         "age_max": float(max(ages)),
         "logprob_mismatch": stats.mismatch_mean,
         "entropy": stats.entropy,
-        "mismatch_k1": stats.mismatch_k1,
-        "mismatch_k3": stats.mismatch_k3,
+        "sampler_log_ratio": stats.sampler_log_ratio,
+        "sampler_kl": stats.sampler_kl,
         "learning_rate": stats.learning_rate,
     }
     for name, value in values.items():

@@ -30,8 +30,8 @@ class StepStats:
     mismatch_mean: float  # |proximal - behaviour|, nats
     learning_rate: float = 0.0
     entropy: float = 0.0  # of the policy, nats
-    mismatch_k1: float = 0.0  # estimate of KL(behaviour || proximal): behaviour - proximal, nats
-    mismatch_k3: float = 0.0  # the same, never negative: r - 1 - log r with r = proximal / behaviour
+    sampler_log_ratio: float = 0.0  # estimate of KL(behaviour || proximal): behaviour - proximal, nats
+    sampler_kl: float = 0.0  # the same, never negative: r - 1 - log r with r = proximal / behaviour
     advantage_size: float = 0.0  # |advantage|
     own: Mapping[str, float] = field(default_factory=dict)  # what only this algorithm has
 
@@ -90,8 +90,8 @@ class Sums:
             mismatch_mean=found["mismatch"] / count,
             learning_rate=learning_rate,
             entropy=found["entropy"] / count,
-            mismatch_k1=found["k1"] / count,
-            mismatch_k3=found["k3"] / count,
+            sampler_log_ratio=found["k1"] / count,
+            sampler_kl=found["k3"] / count,
             advantage_size=found["advantage"] / count,
             own=own,
         )

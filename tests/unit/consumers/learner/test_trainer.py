@@ -251,7 +251,7 @@ def test_every_algorithm_takes_a_step_that_the_split_does_not_change(model_dir: 
     assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
     assert not torch.equal(before, weights(whole))
     assert 0 < one.entropy <= math.log(whole.vocab_size)
-    assert one.mismatch_k3 >= 0
+    assert one.sampler_kl >= 0
     assert one.own.keys() == ({"pair_accuracy", "pair_margin"} if algorithm == "dpo" else set())
 
 
