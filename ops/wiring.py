@@ -246,7 +246,7 @@ def _learner(parts: _Parts) -> Stage:
         settings=parts.run_file.learner,
         model=parts.run_file.model,
         weights=parts.run_file.weights,
-        rewards=parts.run_file.required_rewards,
+        rewards=parts.run_file.reward_terms,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
         trainer=parts.trainer,

@@ -82,6 +82,7 @@ class RewardStage:
         except RlweaveError:
             opened.pool.close()
             raise
+        context.metrics.gauge("reward_required", int(settings.required and not settings.is_shadow))
         context.metrics.gauge("reward_weight", settings.weight, reward=self._name, group=self._group)
         self._see_again(())
         self._watch.begin()
