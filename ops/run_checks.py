@@ -39,7 +39,7 @@ def _errors(run_file: RunFile) -> Iterator[str]:
             "every group would be dropped"
         )
     if not run_file.required_rewards:
-        yield "rewards: none has a weight other than 0, so there is nothing to learn from"
+        yield "rewards: none is required and has a weight other than 0, so there is nothing to learn from"
     ranks, name = _most_ranks(run_file)
     if ranks > run.partitions:
         yield (

@@ -24,6 +24,7 @@ from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.topology import TopologySettings
 from ops.supervisor.settings import SupervisorSettings
+from pipeline.reward_rule import RewardTerm
 from pipeline.secrets import shown
 from pipeline.settings import (
     KafkaSettings,
@@ -67,9 +68,14 @@ class RunFile(Section):
         return value
 
     @property
+    def reward_terms(self) -> dict[str, RewardTerm]:
+        """What every reward is to the training signal, by name; shadows are left out."""
+        return {name: reward.term for name, reward in sorted(self.rewards.items()) if not reward.is_shadow}
+
+    @property
     def required_rewards(self) -> dict[str, float]:
-        """Weight of every reward that enters the training signal, by name."""
-        return {name: reward.weight for name, reward in sorted(self.rewards.items()) if reward.weight != 0}
+        """Weight of every reward without which no sample is trained, by name."""
+        return {name: term.weight for name, term in self.reward_terms.items() if term.required}
 
 
 def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -43,6 +43,16 @@ class StageRequest:
     reward: str | None
     plugin: str | None
     shadow: bool
+    past: bool = False  # a reward: score what is in the log, and end
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A stage that has something to say to a person at its end."""
+
+    def report(self) -> str:
+        """A line; empty: nothing."""
+        ...
 
 
 class Build(Protocol):
@@ -82,9 +92,13 @@ def run_one(
     if stop.requested:
         return int(ExitCode.OK)
     calm_collector()
-    stage = build(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    choice = StageChoice(stage=request.stage, slot=request.slot, reward=reward, past=request.past)
+    stage = build(choice, run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
-    return _leave(run_stage(stage, context, on_stopped=_leave_soon))
+    code = run_stage(stage, context, on_stopped=_leave_soon)
+    if isinstance(stage, Reporting) and (said := stage.report()):
+        sys.stdout.write(f"{said}\n")
+    return _leave(code)
 
 
 def _leave_soon(code: ExitCode) -> None:
@@ -129,7 +143,7 @@ def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str
     """The run file with the reward of the command line in it, and the name of the reward to run."""
     if request.stage != "reward":
         if request.plugin is not None or request.shadow or request.reward is not None:
-            raise SettingsError("--name, --plugin and --shadow belong to the stage reward")
+            raise SettingsError("--name, --plugin, --shadow and --from-beginning belong to the stage reward")
         return run_file, None
     name = request.reward
     if name is None and len(run_file.rewards) == 1 and request.plugin is None:

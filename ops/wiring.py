@@ -62,6 +62,7 @@ class StageChoice:
     stage: str
     slot: int = 0
     reward: str | None = None
+    past: bool = False  # a reward that scores what is in the log, and ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +230,12 @@ def _reward(parts: _Parts) -> Stage:
     from consumers.rewards.stage import RewardStage
 
     name = parts.choice.reward if parts.choice.reward is not None else next(iter(parts.run_file.rewards))
-    return RewardStage(parts.context, name=name, settings=parts.run_file.rewards[name])
+    settings = parts.run_file.rewards[name]
+    if not parts.choice.past:
+        return RewardStage(parts.context, name=name, settings=settings)
+    from consumers.rewards.rescore import RescoreStage
+
+    return RescoreStage(parts.context, name=name, settings=settings)
 
 
 def _learner(parts: _Parts) -> Stage:
@@ -246,7 +252,7 @@ def _learner(parts: _Parts) -> Stage:
         settings=parts.run_file.learner,
         model=parts.run_file.model,
         weights=parts.run_file.weights,
-        rewards=parts.run_file.required_rewards,
+        rewards=parts.run_file.reward_terms,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
         trainer=parts.trainer,

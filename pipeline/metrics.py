@@ -74,6 +74,7 @@ METRICS = (
     _histogram("score_s", "Time to score one sample."),
     _counter("scorers_lost", "Processes of a reward plug-in that were killed or died.", "reason"),
     _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
+    _gauge("reward_required", "1 when no sample is trained without the reward this process gives."),
     _gauge("reward_weight", "Weight of the reward this process gives; 0 is shadow.", "reward", "group"),
     _gauge("reward_mean", "Mean reward of the last batch."),
     _gauge("step", "Optimizer steps done in this history."),

@@ -10,14 +10,13 @@ Failure: none; a bad record is a fact about a member, kept with its reason.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from enum import Enum, auto
 
+from pipeline.reward_rule import RewardRule
 from schemas.errors import RecordInvalid
 from schemas.reasons import Reason, Result
-from schemas.records import PromptGroup, Reward, RewardUse, Sample, Version, birth_version
-from schemas.validation import MAX_REWARD, check_sample
+from schemas.records import PromptGroup, Reward, Sample, Version, birth_version
+from schemas.validation import check_sample
 from topics.log import TopicPartition
 
 Problem = tuple[Result, str]
@@ -34,46 +33,18 @@ class Joined(Enum):
     UNKNOWN_REWARD = auto()  # a reward the learner does not train with
 
 
-class RewardRule:
-    """The required rewards and their weights.
-
-    Raises:
-        ValueError: none is required, or a weight is not finite.
-    """
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        if not weights or not all(math.isfinite(weight) for weight in weights.values()):
-            raise ValueError(f"at least one reward with a finite weight is needed, got {dict(weights)}")
-        self.weights = dict(sorted(weights.items()))
-
-    def combine(self, values: Mapping[str, float]) -> float:
-        """Sum of weight * value over the required rewards, in the order of their names."""
-        return sum(weight * values[name] for name, weight in self.weights.items())
-
-    def can_use(self, name: str, value: float) -> bool:
-        """Whether weight * value is a number that a step can be computed with."""
-        return math.isfinite(value) and abs(self.weights[name] * value) <= MAX_REWARD
-
-    def uses(self, values: Mapping[str, float]) -> tuple[RewardUse, ...]:
-        """The required rewards among `values`, sorted by name."""
-        return tuple(
-            RewardUse(name=name, value=values[name], weight=weight)
-            for name, weight in self.weights.items()
-            if name in values
-        )
-
-
 class Slot:
     """One member of one attempt."""
 
-    __slots__ = ("failures", "is_final", "problem", "sample", "values", "version")
+    __slots__ = ("absent", "failures", "is_final", "problem", "sample", "values", "version")
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self.version: Version | None = None  # birth version
         self.problem: Problem | None = None  # of the sample itself
         self.values: dict[str, float] = {}
-        self.failures: dict[str, Problem] | None = None  # rewards that gave no value
+        self.failures: dict[str, Problem] | None = None  # required rewards that gave no value
+        self.absent: frozenset[str] = frozenset()  # optional ones
         self.is_final = False
 
     @property
@@ -83,7 +54,7 @@ class Slot:
 
     def has_answer(self, name: str) -> bool:
         """Whether the reward of this name was read."""
-        return name in self.values or (self.failures is not None and name in self.failures)
+        return name in self.values or name in self.absent or (self.failures is not None and name in self.failures)
 
     def verdict(self) -> Problem | None:
         """Why it cannot be trained; the sample's own problem goes first, then the first reward's by name."""
@@ -195,8 +166,12 @@ class OpenGroup:
         value = reward.value
         if value is not None and reward.failure is None and self.rule.can_use(name, value):
             slot.values[name] = value
-        else:
+        elif name in self.rule.required:
             slot.failures = {**(slot.failures or {}), name: _reward_problem(reward)}
+            if name in self.rule.failing:
+                self.needed = self.size
+        else:
+            slot.absent |= {name}
         if slot.sample is not None:
             self._settle(attempt, slot)
         return Joined.NEW
@@ -209,6 +184,8 @@ class OpenGroup:
 
     def freeze(self) -> bool:
         """Let the best attempt win as it is; False when it has fewer valid members than needed."""
+        for attempt in self.attempts.values():
+            self._stop_waiting(attempt)
         best = self.best()
         if best is None or best.num_valid < self.needed:
             return False
@@ -230,12 +207,25 @@ class OpenGroup:
         if slot.is_final:
             return
         failed = slot.problem is not None or slot.failures is not None
-        if not failed and len(slot.values) < len(self.rule.weights):
-            return
+        if failed or self.rule.is_settled(slot.values, slot.absent):
+            self._make_final(attempt, slot, failed=failed)
+
+    def _stop_waiting(self, attempt: Attempt) -> None:
+        """The time is up: members that lack only optional rewards are final; one that lacks a reward without which no
+        group is trained spoils the group."""
+        for slot in attempt.slots.values():
+            if slot.is_final or slot.sample is None:
+                continue
+            if self.rule.is_enough(slot.values):
+                self._make_final(attempt, slot, failed=False)
+            elif not all(slot.has_answer(name) for name in self.rule.failing):
+                self.needed = self.size
+
+    def _make_final(self, attempt: Attempt, slot: Slot, *, failed: bool) -> None:
         slot.is_final = True
         attempt.num_final += 1
         attempt.num_valid += not failed
-        if attempt.num_final == self.size:
+        if attempt.num_final == self.size and self.winner is None:
             self.winner = attempt
 
     def _add_stray(self, sample: Sample) -> Joined:

@@ -158,15 +158,17 @@ def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
     """What the trainer gets of a chosen group, cut by a learner at `step`."""
     if group.winner is None:
         raise ValueError(f"group {group.number} has no complete attempt")
+    valid = group.winner.valid_slots()
+    names = group.rule.common(slot.values for _, slot in valid)
     members = tuple(
         TrainMember(
             sample=slot.sample,
-            reward=group.rule.combine(slot.values),
-            rewards=group.rule.uses(slot.values),
+            reward=group.rule.combine(slot.values, names=names),
+            rewards=group.rule.uses(slot.values, names=names),
             version=slot.version,
             age=step - slot.version.step,
         )
-        for _, slot in group.winner.valid_slots()
+        for _, slot in valid
         if slot.sample is not None and slot.version is not None
     )
     return TrainGroup(

@@ -87,5 +87,5 @@ def waiting_of(groups: list[OpenGroup]) -> Waiting:
         unsampled += len(slots) < group.size
         for slot in slots:
             if not slot.is_final:
-                unscored.update(name for name in group.rule.weights if name not in slot.values)
+                unscored.update(name for name in group.rule.weights if not slot.has_answer(name))
     return Waiting(num_open=len(groups), num_unsampled=unsampled, num_unscored=dict(unscored))

@@ -2,7 +2,7 @@
 
 Role: settings in, live parts out.
 Data in: the run's settings. Data out: a trainer, an assembler.
-Failure: `EngineError` when the model directory cannot be loaded; `ValueError` when no reward has a weight.
+Failure: `EngineError` when the model directory cannot be loaded; `ValueError` when no reward is required.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Trainer
 from pipeline.history import ClosedSet, Lineages
 from pipeline.redis_client import RedisClient
+from pipeline.reward_rule import RewardTerm
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
 
@@ -29,7 +30,7 @@ class LearnerSetup:
     settings: LearnerSettings
     model: ModelSettings
     weights: WeightsSettings
-    rewards: Mapping[str, float]  # weight of every required reward
+    rewards: Mapping[str, float | RewardTerm]  # what enters the training signal; a number is a required one's weight
     lease_s: float
     redis: RedisClient | None = None
     trainer: Callable[[], Trainer] | None = None  # given: used in place of the model's own
@@ -58,7 +59,7 @@ def make_assembler(
     """The join, at the step that was restored."""
     settings = AssemblerSettings.of_run(
         context.run,
-        weights=setup.rewards,
+        rewards=setup.rewards,
         buffer_bytes=setup.settings.buffer_bytes,
         vocab_size=trainer.vocab_size,
         context_tokens=trainer.context_tokens,

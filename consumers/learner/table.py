@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from consumers.learner.gaps import ASSUMED, Gap
-from consumers.learner.groups import Joined, OpenGroup, RewardRule
+from consumers.learner.groups import Joined, OpenGroup
 from consumers.learner.reports import Tally
 from pipeline.history import ClosedSet
+from pipeline.reward_rule import RewardRule
 from schemas.records import PromptGroup, Reward, Sample
 from topics.log import Envelope, Positions, TopicPartition
 

@@ -31,7 +31,7 @@ class Watch:
     def __init__(self, context: StageContext, *, name: str, settings: RewardSettings) -> None:
         self._context = context
         self._name = name
-        self._required = not settings.is_shadow
+        self._required = settings.required and not settings.is_shadow
         self._check_s = min(STUCK_CHECK_S, settings.stuck_after_s)
         self._breaker_open = False
         self._last_failure = ""

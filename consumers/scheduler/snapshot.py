@@ -31,11 +31,7 @@ class RewardSeen:
     group: str  # consumer group id
     weight: float
     breaker_open: bool
-
-    @property
-    def required(self) -> bool:
-        """True when its scores enter the training signal."""
-        return self.weight != 0
+    required: bool  # no sample is trained without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +59,13 @@ class InstanceSeen:
         for name, weight in self.gauges.items():
             if found := _REWARD_GAUGE.match(name):
                 breaker = self.gauges.get("breaker_open", 0.0)
-                return RewardSeen(name=found[1], group=found[2], weight=weight, breaker_open=breaker > 0)
+                return RewardSeen(
+                    name=found[1],
+                    group=found[2],
+                    weight=weight,
+                    breaker_open=breaker > 0,
+                    required=self.gauges.get("reward_required", weight) != 0,
+                )
         return None
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "status": ("ops.cli.status:status", "Show what every process of a run is doing."),
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
+    "rewards": ("ops.cli.rewards:rewards", "Compare what two rewards said."),
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
     "token": ("ops.cli.token:token", "Make the secret that the hosts of a run share."),
     "retrain": ("ops.cli.retrain:retrain", "Train again what a run trained, and compare."),

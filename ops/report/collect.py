@@ -51,7 +51,7 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
     """
     view = _ledger(log)  # (1)
     accounts = Accounts(view)
-    scores = Scores(lineages=view.lineages, weights=run_file.required_rewards)
+    scores = Scores(lineages=view.lineages, rewards=run_file.reward_terms)
     for partition in range(log.data_partitions):  # (2)
         _fold_partition(log, partition, accounts=accounts, scores=scores)
     activity = Activity(view.lineages)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from consumers.learner.assembler import Assembler
 from consumers.learner.assembler_settings import AssemblerSettings
-from consumers.learner.groups import RewardRule
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.reports import LABELS
 from consumers.learner.staleness import StalenessRule
 from pipeline.history import ClosedSet, Lineages
+from pipeline.reward_rule import RewardRule, RewardTerm
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import LineageStarted, PromptGroup, Record, Reward, Sample, SamplingParams, Version, VersionRun
 from topics.clock import ManualClock
@@ -158,7 +158,7 @@ def assembler(
     clock: ManualClock | None = None,
     eta: int = 2,
     on_stale: str = "drop",
-    weights: dict[str, float] | None = None,
+    weights: Mapping[str, float | RewardTerm] | None = None,
     min_group_members: int | None = None,
     tree: Lineages | None = None,
     closed: ClosedSet | None = None,
