@@ -23,6 +23,7 @@ class Reason(StrEnum):
     INCOMPLETE = "incomplete"  # the deadline ended before enough valid members were there
     NEVER_ARRIVED = "never_arrived"  # a member of which no sample was read
     NOT_SCORED = "not_scored"  # a sample whose required rewards did not arrive in time
+    NO_SIGNAL = "no_signal"  # all rewards of the group are equal, and the learner asks for another group instead
     GROUP_DROPPED = "group_dropped"  # a valid member of a group that was dropped
     DUPLICATE = "duplicate"  # a further copy of an id that already has an outcome
     ABANDONED_BRANCH = "abandoned_branch"  # born of a version no surviving history contains

@@ -128,6 +128,14 @@ class LearnerSettings(Section):
     oracle_file: Path | None = Field(
         default=None, description="Every sample id that enters a loss is appended here and synced; for checks."
     )
+    no_signal: Literal["train", "drop"] = Field(
+        default="train",
+        description="What becomes of groups whose rewards are all equal: trained on, which teaches nothing, or dropped "
+        "as `no_signal`, and other prompts are admitted in their place (dynamic sampling of DAPO).",
+    )
+    no_signal_batches: PositiveInt = Field(
+        default=10, description="Most batches of such groups that are dropped for one step; further ones are trained."
+    )
     packing: bool = Field(
         default=False,
         description="Lay several samples behind one another in one row, instead of padding each to the longest.",

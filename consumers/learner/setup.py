@@ -8,10 +8,11 @@ Failure: `EngineError` when the model directory cannot be loaded; `ValueError` w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from consumers.learner.algorithms import ALGORITHMS, is_built_in
 from consumers.learner.assembler import Assembler
 from consumers.learner.assembler_settings import AssemblerSettings
 from consumers.learner.settings import LearnerSettings
@@ -65,7 +66,25 @@ def make_assembler(
         context_tokens=trainer.context_tokens,
         unverified=setup.settings.unverified,
     )
+    settings = replace(
+        settings,
+        no_signal_limit=no_signal_limit(setup.settings, groups_per_step=context.run.groups_per_step),
+        steps_are_signal=steps_are_signal(setup.settings),
+    )
     return Assembler(settings, clock=context.clock, lineages=lineages, closed=closed, step=step)
+
+
+def no_signal_limit(settings: LearnerSettings, *, groups_per_step: int) -> int:
+    """Groups without a signal that one rank drops at most between two steps; the ranks share the learner's number."""
+    if settings.no_signal != "drop":
+        return 0
+    return -(-settings.no_signal_batches * groups_per_step // settings.ranks)
+
+
+def steps_are_signal(settings: LearnerSettings) -> bool:
+    """Whether the advantage looks at what single turns earned; a plug-in may."""
+    name = ALGORITHMS[settings.algorithm].advantage if settings.advantage is None else settings.advantage
+    return name == "step" or not is_built_in(name, loss=False)
 
 
 def _own_device(model: ModelSettings, settings: LearnerSettings, *, rank: int) -> ModelSettings:

@@ -168,6 +168,8 @@ def assembler(
     vocab_size: int | None = None,
     context_tokens: int | None = None,
     unverified: Literal["train", "drop"] = "train",
+    no_signal_limit: int = 0,
+    steps_are_signal: bool = False,
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -180,6 +182,8 @@ def assembler(
             vocab_size=vocab_size,
             context_tokens=context_tokens,
             unverified=unverified,
+            no_signal_limit=no_signal_limit,
+            steps_are_signal=steps_are_signal,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),
