@@ -87,6 +87,7 @@ def _setup(run_file: RunFile, *, model: Path | None) -> RetrainSetup:
         weights=run_file.weights,
         seed=run_file.run.seed,
         checkpoints=run_file.run.folder / "checkpoints",
+        has_reference=run_file.reference is not None,
     )
 
 

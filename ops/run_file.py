@@ -14,12 +14,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeAlias, get_args, get_origin
+from typing import Self, TypeAlias, get_args, get_origin
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from consumers.learner.settings import LearnerSettings
+from consumers.reference.settings import ReferenceSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.topology import TopologySettings
@@ -53,6 +54,9 @@ class RunFile(Section):
     prompts: PromptsSettings = Field(description="The prompt producer.")
     rollout: RolloutSettings = Field(default_factory=RolloutSettings, description="Rollout producers.")
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
+    reference: ReferenceSettings | None = Field(
+        default=None, description="The reference model; absent: no sample is scored by one."
+    )
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
     topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
@@ -66,6 +70,14 @@ class RunFile(Section):
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise ValueError(f"reward name {name!r} may hold letters, digits, '-' and '_' only")
         return value
+
+    @model_validator(mode="after")
+    def _divergence_has_a_reference(self) -> Self:
+        if self.learner.loss.reference_kl > 0 and self.reference is None:
+            raise ValueError(
+                "learner.loss.reference_kl is above 0 and there is no section [reference] to score samples"
+            )
+        return self
 
     @property
     def reward_terms(self) -> dict[str, RewardTerm]:

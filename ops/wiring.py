@@ -14,6 +14,7 @@
 | prompts   | ledger, weights, commands, source  | prompts                   | a version, credit  | learner          |
 | rollout   | prompts, ledger, weights, commands | samples                   | a version, prompts | learner, prompts |
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
+| reference | samples                            | reference-scores          | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
 | peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
@@ -205,6 +206,11 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         for slot, spare in seats(reward):
             one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
             yield replace(one, target=reward_target(name), spare=spare)
+    if run_file.reference is not None:
+        several = run_file.reference.replicas > 1
+        for slot_number in range(run_file.reference.replicas):
+            name = f"reference-{slot_number}" if several else "reference"
+            yield program(name, "reference", *(("--slot", str(slot_number)) if several else ()))
 
 
 def _prompts(parts: _Parts) -> Stage:
@@ -238,6 +244,17 @@ def _reward(parts: _Parts) -> Stage:
     return RescoreStage(parts.context, name=name, settings=settings)
 
 
+def _reference(parts: _Parts) -> Stage:
+    settings = parts.run_file.reference
+    if settings is None:
+        raise SettingsError(
+            "this run has no reference model", hint="add a section [reference] to the run file, which may be empty"
+        )
+    from consumers.reference.stage import ReferenceStage
+
+    return ReferenceStage(parts.context, settings, model=parts.run_file.model)
+
+
 def _learner(parts: _Parts) -> Stage:
     ranks, rank = parts.run_file.learner.ranks, parts.choice.slot
     if rank >= ranks:
@@ -253,6 +270,7 @@ def _learner(parts: _Parts) -> Stage:
         model=parts.run_file.model,
         weights=parts.run_file.weights,
         rewards=parts.run_file.reward_terms,
+        has_reference=parts.run_file.reference is not None,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
         trainer=parts.trainer,
@@ -301,6 +319,7 @@ _BUILDERS = {
     "prompts": _prompts,
     "rollout": _rollout,
     "reward": _reward,
+    "reference": _reference,
     "learner": _learner,
     "scheduler": _scheduler,
     "peer": _peer,

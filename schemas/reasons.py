@@ -41,6 +41,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"  # a record over the topic's limit, or a sample over the model's context
     PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
+    REFERENCE_FAILED = "reference_failed"  # the reference model gave a failure, or log-probabilities that do not fit
     ENGINE_FAILED = "engine_failed"  # the engine raised while it generated
     ABORTED = "aborted"  # generation was aborted in flight
     RUN_ENDED = "run_ended"  # still open when the run reached its last step

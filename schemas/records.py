@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from schemas.manifests import ChunkRef, Manifest, TensorEntry
+from schemas.references import ReferenceScore
 from schemas.versions import Version, VersionRun, birth_version
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "PartialMember",
     "PromptGroup",
     "Record",
+    "ReferenceScore",
     "Reward",
     "RewardUse",
     "Sample",
@@ -302,6 +304,7 @@ Record: TypeAlias = (
     | Sample
     | Partial
     | Reward
+    | ReferenceScore
     | Outcome
     | LineageStarted
     | LedgerSealed

@@ -18,6 +18,7 @@ from schemas.records import (
     Partial,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     StageEvent,
@@ -37,7 +38,7 @@ def key_of(record: Record) -> bytes:
     Ledger records that speak of no group have a word as key, which no group number equals. A dead letter keeps the key
     it came with; empty when it had none.
     """
-    if isinstance(record, Sample | Reward | PromptGroup | Outcome | Partial):  # the hot ones
+    if isinstance(record, Sample | Reward | ReferenceScore | PromptGroup | Outcome | Partial):  # the hot ones
         return b"%d" % record.group
     if isinstance(record, DeadLetter):
         return b"" if record.key is None else record.key
@@ -60,7 +61,7 @@ def _text_key(record: StageEvent | Command | Manifest | LineageStarted | LedgerS
 
 def id_of(record: Record) -> str | None:
     """Sample id `run/group/member`; `run/group` for records about a group; None for others."""
-    if isinstance(record, Sample | Reward):
+    if isinstance(record, Sample | Reward | ReferenceScore):
         return sample_id(record.run, group=record.group, member=record.member)
     if isinstance(record, PromptGroup | Outcome | Partial):
         return f"{record.run}/{record.group}"

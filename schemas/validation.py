@@ -23,6 +23,7 @@ from schemas.records import (
     Partial,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     SamplingParams,
@@ -45,7 +46,14 @@ TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
 _I32 = np.dtype("<i4")
 _F32 = np.dtype("<f4")
-_GROUPED = (Sample, Reward, PromptGroup, Outcome, Partial)  # a union would be built anew for every record
+_GROUPED = (
+    Sample,
+    Reward,
+    ReferenceScore,
+    PromptGroup,
+    Outcome,
+    Partial,
+)  # a union is built anew every time
 _OF_LEDGER = (Outcome, LineageStarted, LedgerSealed)
 _HIGHEST, _LOWEST = np.maximum.reduce, np.minimum.reduce  # what array.max() and min() call, without their wrappers
 

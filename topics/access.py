@@ -20,6 +20,7 @@ from topics.catalog import (
     LEDGER,
     PARTIALS,
     PROMPTS,
+    REFERENCE_SCORES,
     REWARDS,
     SAMPLES,
     SHADOW_REWARDS,
@@ -31,7 +32,7 @@ from topics.catalog import (
 
 ADMIN = "admin"  # `rlweave up` and what creates, deletes or copies topics
 READER = "reader"  # tools that only look: audit, replay, report, export, retrain, status
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer")
 ROLES = (ADMIN, *STAGES, READER)
 TOOLS_RUN = "tools"  # stands for the run in names of what tools show
 
@@ -65,8 +66,9 @@ _NEEDS = {
         reads=(PROMPTS, LEDGER, WEIGHTS, COMMANDS, PARTIALS), writes=(SAMPLES, PARTIALS), group="rollout"
     ),
     "reward": _Needs(reads=(SAMPLES,), writes=(REWARDS, SHADOW_REWARDS), group="reward."),
+    "reference": _Needs(reads=(SAMPLES,), writes=(REFERENCE_SCORES,), group="reference"),
     "learner": _Needs(
-        reads=(PROMPTS, SAMPLES, REWARDS, LEDGER, EVENTS, WEIGHTS),
+        reads=(PROMPTS, SAMPLES, REWARDS, REFERENCE_SCORES, LEDGER, EVENTS, WEIGHTS),
         writes=(LEDGER, WEIGHTS),
         group="learner",
         fences=True,

@@ -68,6 +68,7 @@ class Assembler:
             min_group_members=settings.min_group_members,
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
+            needs_reference=settings.needs_reference,
         )
         limits = ModelLimits(
             vocab_size=settings.vocab_size, context_tokens=settings.context_tokens, unverified=settings.unverified

@@ -28,6 +28,7 @@ class AssemblerSettings:
     vocab_size: int | None = None  # of the model; None: token ids have no upper limit
     context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
     unverified: Literal["train", "drop"] = "train"  # what becomes of samples of weights that could not be checked
+    needs_reference: bool = False  # members are final only once the reference model has scored them
     no_signal_limit: int = 0  # most groups without a signal that are dropped between two steps; 0: none
     steps_are_signal: bool = False  # turns' own rewards are a signal as well
 

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+import numpy as np
+
 from pipeline.reward_rule import RewardRule
 from schemas.errors import RecordInvalid
+from schemas.packed import unpack_f32
 from schemas.reasons import Reason, Result
-from schemas.records import PromptGroup, Reward, Sample, Version, birth_version
+from schemas.records import PromptGroup, ReferenceScore, Reward, Sample, Version, birth_version
 from schemas.validation import check_sample
 from topics.log import TopicPartition
 
 Problem = tuple[Result, str]
+REFERENCE = "~reference"  # stands beside the names of rewards, which have no such character; sorted after them
 MAX_REASON_CHARS = 200  # of a text somebody else wrote, on its way to the ledger
 
 
@@ -36,7 +40,7 @@ class Joined(Enum):
 class Slot:
     """One member of one attempt."""
 
-    __slots__ = ("absent", "failures", "is_final", "problem", "sample", "values", "version")
+    __slots__ = ("absent", "failures", "is_final", "problem", "reference", "sample", "values", "version")
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
@@ -45,6 +49,7 @@ class Slot:
         self.values: dict[str, float] = {}
         self.failures: dict[str, Problem] | None = None  # required rewards that gave no value
         self.absent: frozenset[str] = frozenset()  # optional ones
+        self.reference: bytes | None = None  # packed float32, log-probabilities of the reference model
         self.is_final = False
 
     @property
@@ -54,7 +59,13 @@ class Slot:
 
     def has_answer(self, name: str) -> bool:
         """Whether the reward of this name was read."""
+        if name == REFERENCE and self.reference is not None:
+            return True
         return name in self.values or name in self.absent or (self.failures is not None and name in self.failures)
+
+    def fail(self, name: str, problem: Problem) -> None:
+        """Remember why a reward, or the reference, gave no value."""
+        self.failures = {**(self.failures or {}), name: problem}
 
     def verdict(self) -> Problem | None:
         """Why it cannot be trained; the sample's own problem goes first, then the first reward's by name."""
@@ -91,6 +102,7 @@ class OpenGroup:
         prompt: its prompt record, which says how many members there are.
         needed: fewest valid members to be trained.
         rule: the required rewards.
+        needs_reference: members are final only once the reference model has scored them.
         opened_s: when it was opened, on the deadline's clock.
     """
 
@@ -99,6 +111,7 @@ class OpenGroup:
         "first_offsets",
         "is_vetted",
         "needed",
+        "needs_reference",
         "num_bytes",
         "number",
         "opened_s",
@@ -109,13 +122,22 @@ class OpenGroup:
         "winner",
     )
 
-    def __init__(self, prompt: PromptGroup, *, needed: int, rule: RewardRule, opened_s: float) -> None:
+    def __init__(
+        self,
+        prompt: PromptGroup,
+        *,
+        needed: int,
+        rule: RewardRule,
+        opened_s: float,
+        needs_reference: bool = False,
+    ) -> None:
         self.number = prompt.group
         self.size = prompt.group_size
         self.prompt = prompt
         self.needed = needed
         self.rule = rule
         self.opened_s = opened_s
+        self.needs_reference = needs_reference
         self.attempts: dict[str, Attempt] = {}
         self.winner: Attempt | None = None
         self.is_vetted = False  # the assembler looked at the versions of the winner
@@ -156,7 +178,7 @@ class OpenGroup:
         if name not in self.rule.weights:
             return Joined.UNKNOWN_REWARD
         if self.winner is not None or not 0 <= reward.member < self.size:
-            return self._reward_after_winner(reward)
+            return self._after_winner_of(reward, name=name)
         attempt = self._attempt(reward.attempt)
         slot = attempt.slots.get(reward.member)
         if slot is None:
@@ -167,11 +189,32 @@ class OpenGroup:
         if value is not None and reward.failure is None and self.rule.can_use(name, value):
             slot.values[name] = value
         elif name in self.rule.required:
-            slot.failures = {**(slot.failures or {}), name: _reward_problem(reward)}
+            slot.fail(name, _reward_problem(reward))
             if name in self.rule.failing:
                 self.needed = self.size
         else:
             slot.absent |= {name}
+        if slot.sample is not None:
+            self._settle(attempt, slot)
+        return Joined.NEW
+
+    def add_reference(self, score: ReferenceScore) -> Joined:
+        """Join what the reference model says; a second one for the same sample and attempt changes nothing."""
+        if not self.needs_reference:
+            return Joined.UNKNOWN_REWARD
+        if self.winner is not None or not 0 <= score.member < self.size:
+            return self._after_winner_of(score, name=REFERENCE)
+        attempt = self._attempt(score.attempt)
+        slot = attempt.slots.get(score.member)
+        if slot is None:
+            slot = attempt.slots[score.member] = Slot()
+        elif slot.has_answer(REFERENCE):
+            return Joined.DUPLICATE
+        if score.logprobs is not None and score.failure is None:
+            slot.reference = score.logprobs
+        else:
+            detail = str(score.failure)[:MAX_REASON_CHARS]
+            slot.fail(REFERENCE, (Result.FAILED, f"{Reason.REFERENCE_FAILED}: {detail}"))
         if slot.sample is not None:
             self._settle(attempt, slot)
         return Joined.NEW
@@ -206,9 +249,16 @@ class OpenGroup:
         """Make a member final when its fate is known; the last one makes the attempt win."""
         if slot.is_final:
             return
+        if slot.reference is not None and slot.sample is not None and not _fits(slot.reference, slot.sample):
+            problem = f"{Reason.REFERENCE_FAILED}: {len(slot.reference)} bytes do not fit the completion"
+            slot.reference = None
+            slot.fail(REFERENCE, (Result.FAILED, problem))
         failed = slot.problem is not None or slot.failures is not None
-        if failed or self.rule.is_settled(slot.values, slot.absent):
+        if failed or (self.rule.is_settled(slot.values, slot.absent) and self._is_referred(slot)):
             self._make_final(attempt, slot, failed=failed)
+
+    def _is_referred(self, slot: Slot) -> bool:
+        return slot.reference is not None or not self.needs_reference
 
     def _stop_waiting(self, attempt: Attempt) -> None:
         """The time is up: members that lack only optional rewards are final; one that lacks a reward without which no
@@ -216,7 +266,7 @@ class OpenGroup:
         for slot in attempt.slots.values():
             if slot.is_final or slot.sample is None:
                 continue
-            if self.rule.is_enough(slot.values):
+            if self.rule.is_enough(slot.values) and self._is_referred(slot):
                 self._make_final(attempt, slot, failed=False)
             elif not all(slot.has_answer(name) for name in self.rule.failing):
                 self.needed = self.size
@@ -242,13 +292,18 @@ class OpenGroup:
             return Joined.LATE
         return Joined.DUPLICATE if slot.sample == sample else Joined.CONFLICT
 
-    def _reward_after_winner(self, reward: Reward) -> Joined:
+    def _after_winner_of(self, answer: Reward | ReferenceScore, *, name: str) -> Joined:
         if self.winner is None:  # a member outside the group: its sample has its outcome already
             return Joined.LATE
-        slot = self.winner.slots.get(reward.member)
-        if self.winner.name != reward.attempt or (slot is not None and slot.has_answer(reward.name)):
+        slot = self.winner.slots.get(answer.member)
+        if self.winner.name != answer.attempt or (slot is not None and slot.has_answer(name)):
             return Joined.DUPLICATE
         return Joined.LATE
+
+
+def _fits(logprobs: bytes, sample: Sample) -> bool:
+    """Whether there is one finite log-probability per completion token."""
+    return len(logprobs) == len(sample.completion_tokens) and bool(np.isfinite(unpack_f32(logprobs)).all())
 
 
 def _problem_of(sample: Sample, size: int) -> Problem | None:

@@ -174,6 +174,7 @@ def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
             rewards=group.rule.uses(slot.values, names=names),
             version=slot.version,
             age=step - slot.version.step,
+            reference=slot.reference,
         )
         for _, slot in valid
         if slot.sample is not None and slot.version is not None

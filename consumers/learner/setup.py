@@ -34,6 +34,7 @@ class LearnerSetup:
     rewards: Mapping[str, float | RewardTerm]  # what enters the training signal; a number is a required one's weight
     lease_s: float
     redis: RedisClient | None = None
+    has_reference: bool = False  # a reference model scores samples, and they are trained only then
     trainer: Callable[[], Trainer] | None = None  # given: used in place of the model's own
 
 
@@ -68,6 +69,7 @@ def make_assembler(
     )
     settings = replace(
         settings,
+        needs_reference=setup.has_reference,
         no_signal_limit=no_signal_limit(setup.settings, groups_per_step=context.run.groups_per_step),
         steps_are_signal=steps_are_signal(setup.settings),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from ops.audit.columns import NO_KEY, Ints, Keys, Mask
 from ops.audit.facts import Facts
 from ops.audit.findings import Findings, Kind
+from schemas.references import HAS_REFERENCE
 
 
 def check_samples(facts: Facts, findings: Findings) -> None:
@@ -63,6 +64,25 @@ def check_used_rewards(facts: Facts, findings: Findings) -> None:
         return what, f"used by {place}, {_on('rewards', facts, group=group)} {said}"
 
     findings.add_all(Kind.MISSING_REWARD, absent.tolist(), describe=describe)
+
+
+def check_references(facts: Facts, findings: Findings) -> None:
+    """What was trained by a lineage with a reference model has its log-probabilities on reference-scores."""
+    with_one = [number for number, each in facts.fold.lineages.items() if each.facts.get(HAS_REFERENCE) == "true"]
+    scores = facts.fold.scores
+    scored = scores.keys("key")[scores.ints("good") == 1]
+    trained = facts.member_trained & np.isin(facts.outcome_lineages[facts.member_outcomes], with_one)
+    absent = trained & ~np.isin(facts.member_keys, scored) & facts.in_window(facts.member_groups)
+    rows = np.flatnonzero(absent)
+
+    def describe(index: int) -> tuple[str, str]:
+        row = int(rows[index])
+        group = int(facts.member_groups[row])
+        place = facts.outcome_place(int(facts.member_outcomes[row]))
+        said = f"trained by {place}, {_on('reference-scores', facts, group=group)} has no log-probabilities of it"
+        return facts.name(group, int(facts.member_numbers[row])), said
+
+    findings.add_all(Kind.MISSING_REFERENCE, rows.tolist(), describe=describe)
 
 
 def check_scored(facts: Facts, findings: Findings, *, behind_limit: int) -> int:

@@ -27,14 +27,16 @@ from schemas.records import (
     Outcome,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     Version,
     birth_version,
 )
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, partition_of
+from topics.catalog import LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, WEIGHTS, partition_of
 
-AUDITED = (LEDGER, WEIGHTS, REWARDS, SAMPLES, PROMPTS)  # each may refer to the ones after it, so ends are taken so
+# Each may refer to the ones after it, so ends are taken in this order.
+AUDITED = (LEDGER, WEIGHTS, REWARDS, REFERENCE_SCORES, SAMPLES, PROMPTS)
 Windows = Mapping[tuple[str, int], tuple[int, int]]  # (topic, partition) -> (earliest, end) offsets read
 
 
@@ -79,6 +81,7 @@ class Fold:
         self.members = Table("outcome", "member", "key", "key_attempt", "result", "reason", "age", "lineage", "step")
         self.uses = Table("member_row", "name", "key_named", "key_valued")
         self.rewards = Table("group", "member", "name", "key", "key_named", "key_valued", "offset")
+        self.scores = Table("group", "member", "key", "good", "offset")  # of the reference model
         self.samples = Table("group", "member", "key", "good", "lineage", "step", "offset")
         self.prompts = Table("group", "size", "offset")
         self.lineage_partitions: dict[int, set[int]] = {}
@@ -98,6 +101,9 @@ class Fold:
             case Reward():
                 if self._belongs(place, record.group):
                     self._add_reward(place, record)
+            case ReferenceScore():
+                if self._belongs(place, record.group):
+                    self._add_score(place, record)
             case PromptGroup():
                 if self._belongs(place, record.group):
                     self.run = record.run
@@ -165,6 +171,10 @@ class Fold:
         value = NO_KEY if reward.value is None else valued(name, reward.value)
         number = self.reward_names.number(reward.name)
         self.rewards.append(reward.group, reward.member, number, key, name, value, place.offset)
+
+    def _add_score(self, place: Place, score: ReferenceScore) -> None:
+        key = identity(score.group, score.member, attempt=score.attempt)
+        self.scores.append(score.group, score.member, key, int(score.failure is None), place.offset)
 
     def _add_ledger(self, place: Place, record: Outcome | LineageStarted | LedgerSealed) -> None:
         try:

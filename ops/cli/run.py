@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 
 import click
 
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer")
 
 config_option = click.option(
     "--config", "-c", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Run file (TOML)."

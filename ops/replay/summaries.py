@@ -19,6 +19,7 @@ from schemas.records import (
     Outcome,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     StageEvent,
@@ -41,6 +42,10 @@ def _summary(record: Record) -> Iterator[str]:
             said = f"= {record.value:g}" if record.value is not None else f"failed: {printable(record.failure or '')}"
             yield f"{record.name} {said} (weight {record.weight:g}, plug-in {record.plugin_version})"
             yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, took {record.duration_ms:.1f} ms"
+        case ReferenceScore():
+            values = "none" if record.logprobs is None else _shown(unpack_f32, record.logprobs)
+            yield f"log-probabilities {values}" if record.failure is None else f"failed: {printable(record.failure)}"
+            yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, model {record.model_digest[:12]}"
         case Outcome():
             yield from _outcome(record)
         case DeadLetter():

@@ -32,7 +32,7 @@ from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Clock, Deadline
 
-STOP_ORDER = (("prompts", "rollout"), ("reward",), ("learner",), ("scheduler", "peer"))
+STOP_ORDER = (("prompts", "rollout"), ("reward", "reference"), ("learner",), ("scheduler", "peer"))
 _POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Supervisor:
 
     def _end(self, *, drain: bool) -> None:
         for stages in STOP_ORDER:
-            if drain and stages == ("reward",):
+            if drain and stages == STOP_ORDER[1]:
                 self._wait_drained()
             deadline = Deadline.after(self._ends.grace_s, clock=self._clock)  # one that hangs takes no time from others
             slots = [kept.slot for kept in self._kept if kept.slot.program.stage in stages]

@@ -64,7 +64,14 @@ def lead(
         context, setup, trainer=trainer, lineages=lineages, closed=recovered.closed, step=recovered.step
     )
     own = own_partitions(context, setup, rank=0)
-    intake = Intake(context, assembler, settings=setup.settings, positions=recovered.positions, partitions=own)
+    intake = Intake(
+        context,
+        assembler,
+        settings=setup.settings,
+        positions=recovered.positions,
+        partitions=own,
+        has_reference=setup.has_reference,
+    )
     return RankedData(
         context,
         group,

@@ -51,6 +51,7 @@ class RetrainSetup:
     weights: WeightsSettings
     seed: int
     checkpoints: Path  # of the run; read only
+    has_reference: bool = False  # a reference model scores the run's samples
 
 
 class Repetition:
@@ -67,7 +68,13 @@ class Repetition:
         self._log = log
         self._history = history
         self._setup = setup
-        self._here = here = Arithmetic.of(setup.settings, model=setup.model, weights=setup.weights, seed=setup.seed)
+        self._here = here = Arithmetic.of(
+            setup.settings,
+            model=setup.model,
+            weights=setup.weights,
+            seed=setup.seed,
+            has_reference=setup.has_reference,
+        )
         kept = {lineage: arithmetic_in(facts) for lineage, facts in history.facts.items()}
         self.without_facts = [lineage for lineage, each in kept.items() if each is None]
         self._arithmetic = {lineage: here if each is None else each for lineage, each in kept.items()}
@@ -107,7 +114,12 @@ class Repetition:
         """
         self._clone()
         yield self._report(Version(lineage=self._history.origin, step=0))
-        samples = RecordedSamples(self._log, self._history.steps, limit_bytes=self._setup.settings.buffer_bytes)
+        samples = RecordedSamples(
+            self._log,
+            self._history.steps,
+            limit_bytes=self._setup.settings.buffer_bytes,
+            scored=[lineage for lineage, each in self._arithmetic.items() if each.has_reference],
+        )
         try:
             for step in self._history.steps:
                 yield self._repeat(step, samples)

@@ -22,6 +22,7 @@ from schemas.records import (
     PartialMember,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     RewardUse,
     Sample,
@@ -93,6 +94,18 @@ PROMPT = PromptGroup(
     source_index=107,
     epoch=1,
     created_unix_ms=NOW_MS,
+)
+
+REFERENCE_SCORE = ReferenceScore(
+    run="demo",
+    group=7,
+    member=3,
+    attempt="0f3c",
+    model_digest="ab" * 32,
+    logprobs=pack_f32([-0.5, -0.25, -1.0, -12.5]),
+    sample_offset=41,
+    scored_unix_ms=NOW_MS,
+    producer="reference-0",
 )
 
 PARTIAL = Partial(
@@ -203,6 +216,7 @@ EXAMPLES: tuple[Record, ...] = (
     SAMPLE,
     PARTIAL,
     REWARD,
+    REFERENCE_SCORE,
     _OUTCOME,
     LineageStarted(
         run="demo",

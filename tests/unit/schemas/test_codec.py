@@ -211,6 +211,7 @@ def test_keys_follow_the_topic_table() -> None:
         "Sample": b"7",
         "Partial": b"7",
         "Reward": b"7",
+        "ReferenceScore": b"7",
         "Outcome": b"7",
         "LineageStarted": b"lineage",
         "LedgerSealed": b"sealed",
