@@ -42,6 +42,12 @@ def _admission(request: BenchRequest) -> BenchResult:
     return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize(), say=request.say)
 
 
+def _algorithms(request: BenchRequest) -> BenchResult:
+    from ops.bench.algorithms.bench import AlgorithmsSize, bench_algorithms  # noqa: PLC0415 - needs torch
+
+    return bench_algorithms(AlgorithmsSize.quick() if request.quick else AlgorithmsSize(), say=request.say)
+
+
 def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
@@ -108,6 +114,7 @@ def _weights(request: BenchRequest) -> BenchResult:
 
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "admission": _admission,
+    "algorithms": _algorithms,
     "codec": _codec,
     "deltas": _deltas,
     "elastic": _elastic,
