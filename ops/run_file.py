@@ -72,10 +72,13 @@ class RunFile(Section):
         return value
 
     @model_validator(mode="after")
-    def _divergence_has_a_reference(self) -> Self:
+    def _sections_fit(self) -> Self:
         if self.learner.loss.reference_kl > 0 and self.reference is None:
+            raise ValueError("learner.loss.reference_kl is above 0, and no section [reference] says who scores samples")
+        if self.learner.compute_dtype == "bfloat16" and "float32" != self.model.dtype != self.weights.wire_dtype:
             raise ValueError(
-                "learner.loss.reference_kl is above 0 and there is no section [reference] to score samples"
+                f'learner.compute_dtype = "bfloat16" keeps weights in float32, and engines hold {self.model.dtype}: '
+                f'set weights.wire_dtype = "{self.model.dtype}", or model.dtype = "float32"'
             )
         return self
 

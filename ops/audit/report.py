@@ -154,6 +154,7 @@ def _report(facts: Facts, findings: Findings, *, settings: AuditSettings, run: s
         records={
             "ledger": len(fold.ledger),
             "rewards": len(fold.rewards),
+            "reference-scores": len(fold.scores),
             "samples": len(fold.samples),
             "prompts": len(fold.prompts),
         },

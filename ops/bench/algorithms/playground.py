@@ -112,7 +112,7 @@ class Playground:
         members = [
             TrainMember(
                 sample=sample,
-                reward=_reward(trainer, sample, items[number // run.group_size]),
+                reward=_reward(trainer, sample, item=items[number // run.group_size]),
                 rewards=(),
                 version=VERSION,
                 age=min(1, step - 1),
@@ -204,7 +204,7 @@ def _scores(reference: Forward, samples: list[Sample]) -> list[bytes | None]:
     return [pack_f32(each.numpy()) for each in values]
 
 
-def _reward(trainer: Trainer, sample: Sample, item: PromptItem) -> float:
+def _reward(trainer: Trainer, sample: Sample, *, item: PromptItem) -> float:
     """1 for the right sum, else 0."""
     tokens = np.frombuffer(sample.completion_tokens, "<i4").tolist()
     text = str(trainer.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
