@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from consumers.learner.tensors import Rows
+from schemas.errors import SettingsError
 
 _ENTROPY_TOKENS = 1024  # at once: it needs two more copies of their logits
 
@@ -91,6 +92,48 @@ class Forward:
             return nullcontext()
         context: AbstractContextManager[None] = torch.autocast(rows.input_ids.device.type, dtype=torch.bfloat16)
         return context
+
+
+def check_packing(model: PreTrainedModel) -> None:
+    """Refuse to pack for a model that sees more than its own row, or less, when rows lie behind one another.
+
+    Raises:
+        SettingsError: it has layers other than full attention, or gives other log-probabilities packed than padded.
+    """
+    kinds = sorted(set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"})
+    if kinds:
+        raise _unpackable(f"it has layers of type {', '.join(kinds)}")
+    rows = _probe(model)
+    with torch.no_grad():
+        padded, packed = (Forward(model, packing=packing).logprobs(rows) for packing in (False, True))
+    apart = float((padded - packed).abs().max().item())
+    if not apart <= (1e-3 if model.dtype == torch.float32 else 0.1):
+        raise _unpackable(f"packed and padded are {apart:.2g} nats apart")
+
+
+def _unpackable(why: str) -> SettingsError:
+    return SettingsError(
+        f"learner.packing is on, and rows of this model cannot be laid behind one another: {why}",
+        hint="set learner.packing = false: rows are padded to the longest",
+    )
+
+
+def _probe(model: PreTrainedModel) -> Rows:
+    """Rows of 2, 6 and 3 tokens, of which two share a bin."""
+    lengths, columns = (2, 6, 3), 6
+    ids = torch.arange(len(lengths) * columns).reshape(len(lengths), columns) % int(model.config.vocab_size)
+    attention = torch.tensor([[1] * length + [0] * (columns - length) for length in lengths])
+    completion = attention.bool()
+    completion[:, 0] = False
+    rows = Rows(
+        input_ids=ids * attention,
+        attention=attention,
+        completion=completion,
+        loss_mask=completion.float(),
+        behaviour_logprobs=torch.zeros(len(lengths), columns),
+        temperature=torch.ones(len(lengths), 1),
+    )
+    return rows.to(model.device)
 
 
 @dataclass(frozen=True, kw_only=True)

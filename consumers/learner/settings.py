@@ -138,7 +138,8 @@ class LearnerSettings(Section):
     )
     packing: bool = Field(
         default=False,
-        description="Lay several samples behind one another in one row, instead of padding each to the longest.",
+        description="Lay several samples behind one another in one row, instead of padding each to the longest; "
+        "for models of full attention layers.",
     )
     compute_dtype: Literal["model", "bfloat16"] = Field(
         default="model",

@@ -68,7 +68,8 @@ class Sums:
                 terms.advantages.abs(),
                 none if kl is None else kl,
             )
-            sums = [float((column * mask).sum().item()) for column in columns]
+            table = torch.stack([column.to(mask.dtype) for column in columns])  # one transfer, not one per figure
+            sums: list[float] = (table * mask).sum(dim=1).tolist()
         sums += _pairs(terms)
         for number, value in enumerate(sums):
             self.values[number] += value

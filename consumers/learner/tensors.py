@@ -30,6 +30,19 @@ class Rows:
     temperature: Tensor  # float32, [rows, 1]; 1 for raw log-probabilities
     reference_logprobs: Tensor | None = None  # float32, of the frozen reference model, 0 elsewhere; None: no reference
 
+    def to(self, device: torch.device) -> Rows:
+        """The same on a device."""
+        reference = self.reference_logprobs
+        return Rows(
+            input_ids=self.input_ids.to(device),
+            attention=self.attention.to(device),
+            completion=self.completion.to(device),
+            loss_mask=self.loss_mask.to(device),
+            behaviour_logprobs=self.behaviour_logprobs.to(device),
+            temperature=self.temperature.to(device),
+            reference_logprobs=None if reference is None else reference.to(device),
+        )
+
     def slice(self, begin: int, end: int) -> Rows:
         """Rows begin..end-1, with the columns they need."""
         columns = int(self.attention[begin:end].sum(dim=1).max())

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from consumers.learner.algorithms import recipe_of
 from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import digest_of_tensors, optimizer_tensors
-from consumers.learner.forward import Forward, Scores
+from consumers.learner.forward import Forward, Scores, check_packing
 from consumers.learner.losses import TokenTerms, cross_entropy_loss
 from consumers.learner.schedules import learning_rate
 from consumers.learner.settings import LearnerSettings
@@ -59,6 +59,8 @@ class Trainer:
         dtype = "float32" if is_mixed else model.dtype
         self.model: PreTrainedModel = load_model(model.path, device=model.device, dtype=dtype)
         self._forward = Forward(self.model, packing=settings.packing, bfloat16=is_mixed)
+        if settings.packing:
+            check_packing(self.model)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(model.path)
         self.model.train()
         self.generator = torch.Generator().manual_seed(seed)

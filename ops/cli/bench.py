@@ -49,19 +49,19 @@ def bench(
     """Run one benchmark and print its table.
 
     admission: tokens per second and preemptions of a real vLLM whose cache is small, with a fixed number of sequences
-    and by its pressure. algorithms: every algorithm against its float64 reference, and how far each raises the reward
-    of the demo task; packed against padded rows; about five minutes. codec: a sample to bytes and back, against Avro
-    arrays, orjson and json. deltas: length of weight deltas, and encoding and applying them beside a memory copy and
-    plain torch. elastic: how soon the number of processes follows a load that doubles and halves, a rollout that is
-    killed, and a slot that is lent to the learner and comes back; about four minutes. ingest: what the learner does
-    with a sample before it trains, as a share of raw reading of the same bytes; it uses the broker given, else the
-    local services, else services of its own for the while. schedule: trained samples per second under each scheduling
-    policy, on fixed workloads, in a simulator and on real stages; about half an hour. soak: the demo's work without an
-    end, and what grows: memory, open files, lag. stragglers: steps with and without packing the last completions of a
-    batch. swap: how long generation stands still for new weights with 64 requests in flight, against the bare load.
-    traffic: a version to a few hosts alone, beside a checkpoint upload, and beside one that stands back (needs root);
-    about three minutes. weights: a version to many hosts on a network of shaped links (needs root), ours beside one
-    source for all, a tree and a chain, and with hosts killed half-way; about seven minutes.
+    and by its pressure. algorithms: each one against its float64 reference and on the demo's task; some ten minutes.
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
+    weight deltas, and encoding and applying them beside a memory copy and plain torch. elastic: how soon the number of
+    processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
+    and comes back; about four minutes. ingest: what the learner does with a sample before it trains, as a share of raw
+    reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
+    while. schedule: trained samples per second under each scheduling policy, on fixed workloads, in a simulator and on
+    real stages; about half an hour. soak: the demo's work without an end, and what grows: memory, open files, lag.
+    stragglers: steps with and without packing the last completions of a batch. swap: how long generation stands still
+    for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a
+    checkpoint upload, and beside one that stands back (needs root); about three minutes. weights: a version to many
+    hosts on a network of shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts
+    killed half-way; about seven minutes.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing
