@@ -9,6 +9,7 @@ Failure: `SettingsError`, `PluginError` or `WeightsError` naming the setting, th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from consumers.rewards.opening import open_plugin
 from consumers.scheduler.stage import load_policy
@@ -33,11 +34,15 @@ def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
         SettingsError, PluginError, WeightsError: something is not, or cannot be opened.
     """
     check_folder(run_file.run.folder, setting="run.dir")
+    if run_file.reference is None:  # nothing of it is started, so it needs no credentials
+        stages = [stage for stage in stages if stage != "reference"]
     _check_credentials(run_file, stages=stages)
     if "learner" in stages or "rollout" in stages:
         check_model(run_file)
     if "learner" in stages:
         _check_learner(run_file)
+    if "reference" in stages and run_file.reference is not None and run_file.reference.path is not None:
+        _check_model(run_file.reference.path, setting="reference.path")
     if "rollout" in stages:
         check_backend(run_file.rollout.engine)
     for reward in run_file.rewards.values() if "reward" in stages else ():
@@ -56,10 +61,13 @@ def check_model(run_file: RunFile) -> None:
     Raises:
         SettingsError: it is no directory with a configuration.
     """
-    path = run_file.model.path
+    _check_model(run_file.model.path, setting="model.path")
+
+
+def _check_model(path: Path, *, setting: str) -> None:
     if not (path / "config.json").is_file():
         raise SettingsError(
-            f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
+            f"{setting} = {path} has no config.json, so it is not a directory of a transformers model",
             hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
         )
 
@@ -81,6 +89,10 @@ def _check_learner(run_file: RunFile) -> None:
         check_file(learner.oracle_file, setting="learner.oracle_file")
     if learner.checkpoint.upload is not None:
         check_target(learner.checkpoint.upload)
+    if learner.advantage is not None or learner.loss.function is not None or learner.algorithm == "dpo":
+        from consumers.learner.algorithms import recipe_of  # noqa: PLC0415 - needs torch, which is with the learner
+
+        recipe_of(learner.algorithm, learner.loss, advantage=learner.advantage)
     if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
         open_source(learner.cloning.source, seed=run_file.run.seed)
 
