@@ -23,7 +23,7 @@ from topics.clock import Deadline
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
 LOOK_S = 0.25  # between two looks at what is committed
-NICENESS = 10  # added to the process's own
+NICENESS = 19  # the lowest priority: it takes what training leaves
 
 
 @dataclass(frozen=True, kw_only=True)

