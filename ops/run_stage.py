@@ -31,6 +31,7 @@ from schemas.errors import SettingsError
 from topics.log import Log
 
 _PARENT_POLL_S = 1.0
+_PAST_NICENESS = 19  # the lowest priority: scoring the past takes what training leaves
 _LAST_EVENTS_S = 10.0  # at most, to write the last events
 
 
@@ -72,6 +73,8 @@ def run_one(
         AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
+    if request.past:
+        os.nice(_PAST_NICENESS)  # before there are threads, which would keep theirs
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)

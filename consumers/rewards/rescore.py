@@ -5,13 +5,12 @@ its consumer group has committed up to there; several of one name share the work
 Data in and out: Sample records in; Reward records on `shadow-rewards` out, and a `Rescored` for people.
 Invariants: it never enters the training signal. The consumer group belongs to the reward's name and to what its plug-in
 is (source or version, and options): killed and started again it goes on, with a changed plug-in it begins anew.
-It takes many samples at a time and stands back for whoever else wants the processor.
+It takes many samples at a time; the command runs it at the lowest priority.
 Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from consumers.rewards.settings import RewardSettings
@@ -23,7 +22,6 @@ from topics.clock import Deadline
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
 LOOK_S = 0.25  # between two looks at what is committed
-NICENESS = 19  # the lowest priority: it takes what training leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,6 @@ class RescoreStage(RewardStage):
 
     def start(self, *, deadline: Deadline) -> None:
         """As of `RewardStage`; notes the ends of the log."""
-        os.nice(NICENESS)
         held = self._context.log.admin().describe().get(SAMPLES.name, {})
         self._ends = {partition: end for partition, (first, end) in held.items() if end > first}
         super().start(deadline=deadline)

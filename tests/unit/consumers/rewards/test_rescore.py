@@ -15,8 +15,7 @@ from topics.clock import Deadline
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("os.nice", lambda _: 0)  # of the test's own process
+def rig() -> Rig:
     return Rig()
 
 
