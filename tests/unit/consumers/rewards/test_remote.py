@@ -113,6 +113,20 @@ def test_503_is_tried_again_until_all_is_scored_and_none_twice(server: Server) -
     assert [one.value for one in rewards.values()] == [1.0] * 10
 
 
+def test_a_service_that_is_away_is_asked_for_batches_not_for_each_sample(server: Server) -> None:
+    refused = threading.Semaphore(2)
+
+    def answer(body: dict[str, object]) -> tuple[int, object]:
+        if refused.acquire(blocking=False):
+            return 503, {}
+        return 200, {"rewards": [1.0 for _ in groups_of(body)]}
+
+    server.answer = answer
+    rewards = scored(Rig(), 64, "remote_http", options={"url": server.url}, retry_backoff_s=0.01)
+    assert [one.value for one in rewards.values()] == [1.0] * 64
+    assert len(server.seen) < 20, "64 samples are two batches of 32 and some tries"
+
+
 @pytest.mark.parametrize(
     ("status", "values"), [(404, {}), (200, {"rewards": []}), (200, [1.0]), (200, {"rewards": "12"})]
 )
