@@ -6,17 +6,19 @@ Data in and out: Sample records in; Reward records on `shadow-rewards` out, and 
 Invariants: it never enters the training signal. The consumer group belongs to the reward's name and to what its plug-in
 is (source or version, and options): killed and started again it goes on, with a changed plug-in it begins anew.
 It takes many samples at a time; the command runs it at the lowest priority.
-Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on.
+Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on; `PluginError` when the breaker opens, as
+nobody waits for the plug-in to mend itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from consumers.rewards.breaker import BreakerState
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
 from pipeline.stage import StageContext
-from schemas.errors import SettingsError
+from schemas.errors import PluginError, SettingsError
 from topics.catalog import SAMPLES
 from topics.clock import Deadline
 
@@ -81,9 +83,14 @@ class RescoreStage(RewardStage):
         super().start(deadline=deadline)
 
     def turn(self) -> None:
-        """As of `RewardStage`; ends when the group has committed all."""
+        """As of `RewardStage`; ends when the group has committed all.
+
+        Raises:
+            PluginError: too many samples fail.
+        """
         before_s = self._context.clock.monotonic()
         super().turn()
+        self._check_breaker()
         now_s = self._context.clock.monotonic()
         num_scored = sum(self.num_scored)
         if self._began_s is None and (self._queue.num_in_flight > 0 or num_scored > 0):
@@ -115,6 +122,15 @@ class RescoreStage(RewardStage):
             num_left=0 if self._is_done else self._num_left(),
             took_s=0.0 if self._began_s is None else max(0.0, self._ended_s - self._began_s),
         )
+
+    def _check_breaker(self) -> None:
+        scoring = self._started()
+        if scoring.state() is not BreakerState.CLOSED:
+            raise PluginError(
+                f"{self._watch.text(BreakerState.OPEN, scoring.breaker)}; the past is not scored with it",
+                hint="mend it and start again: what has a reward stays, a changed plug-in begins anew; "
+                "rewards.NAME.breaker_failures = 1.0 goes on whatever fails",
+            )
 
     def _tell(self, result: Rescored) -> None:
         self._context.events.notice(

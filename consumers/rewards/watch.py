@@ -106,14 +106,14 @@ class Watch:
                 "reward": self._name,
                 "required": str(self._required).lower(),
                 "last_failure": self._last_failure if opened else "",
-                "text": self._text(state, scoring.breaker),
+                "text": self.text(state, scoring.breaker),
             },
             failure_share=scoring.breaker.failure_share,
         )
         self._context.events.heartbeat()  # the scheduler acts on the gauge: do not let it wait for the next one
 
-    def _text(self, state: BreakerState, breaker: Breaker) -> str:
-        """What changed, in a sentence."""
+    def text(self, state: BreakerState, breaker: Breaker) -> str:
+        """What this state means, in a sentence."""
         if state is BreakerState.CLOSED:
             return f"reward {self._name} scores again"
         if state is BreakerState.HALF_OPEN:
