@@ -12,6 +12,7 @@ nobody waits for the plug-in to mend itself.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from consumers.rewards.breaker import BreakerState
@@ -24,6 +25,8 @@ from topics.clock import Deadline
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
 LOOK_S = 0.25  # between two looks at what is committed
+SAY_S = 10.0  # between two lines in the log on how far it is
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class RescoreStage(RewardStage):
         self._result: Rescored | None = None
         self._began_s: float | None = None
         self._look_s = self._ended_s = 0.0
+        self._said_s = context.clock.monotonic()
         self._num_scored = 0
 
     @property
@@ -101,6 +105,9 @@ class RescoreStage(RewardStage):
             self._look_s = now_s
             self._queue.commit()
             self._is_done = self._num_left() == 0
+        if now_s >= self._said_s + SAY_S:
+            self._said_s = now_s
+            _log.info("reward %s: %d samples scored, %d records are left", self._name, num_scored, self._num_left())
 
     def stop(self, *, deadline: Deadline) -> None:
         """As of `RewardStage`; says what was done."""
