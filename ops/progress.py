@@ -38,6 +38,7 @@ TOLD = frozenset(
         "upstream_silent",
         "checkpoint_failed",
         "record_stuck",
+        "rescored",
         "offsets_lost",
         "topic_recreated",
         "batch_unreadable",

@@ -31,6 +31,7 @@ from schemas.errors import SettingsError
 from topics.log import Log
 
 _PARENT_POLL_S = 1.0
+_PAST_NICENESS = 19  # the lowest priority: scoring the past takes what training leaves
 _LAST_EVENTS_S = 10.0  # at most, to write the last events
 
 
@@ -72,6 +73,8 @@ def run_one(
         AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
+    if request.past:
+        os.nice(_PAST_NICENESS)  # before there are threads, which would keep theirs
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
@@ -79,6 +82,7 @@ def run_one(
     load = load_saved if config.suffix == ".json" else load_run_file
     run_file = load(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
+    request = replace(request, reward=reward)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
     context = replace(context_of(log, run_file, request=request), stop=stop)
@@ -121,11 +125,14 @@ def _leave(code: ExitCode) -> NoReturn:
 
 
 def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageContext:
-    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics.
+    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics, a
+    reward by a label.
 
     Raises:
         LogUnavailable: no broker answers.
     """
+    if request.reward is not None:
+        return make_context(log, run=run_file.run, stage=request.stage, labels={"name": request.reward})
     if request.stage != "learner" or run_file.learner.rank_limits[1] == 1:
         return make_context(log, run=run_file.run, stage=request.stage)
     rank = str(request.slot)

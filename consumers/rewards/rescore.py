@@ -5,25 +5,28 @@ its consumer group has committed up to there; several of one name share the work
 Data in and out: Sample records in; Reward records on `shadow-rewards` out, and a `Rescored` for people.
 Invariants: it never enters the training signal. The consumer group belongs to the reward's name and to what its plug-in
 is (source or version, and options): killed and started again it goes on, with a changed plug-in it begins anew.
-It takes many samples at a time and stands back for whoever else wants the processor.
-Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on.
+It takes many samples at a time; the command runs it at the lowest priority.
+Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on; `PluginError` when the breaker opens, as
+nobody waits for the plug-in to mend itself.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 from dataclasses import dataclass
 
+from consumers.rewards.breaker import BreakerState
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
 from pipeline.stage import StageContext
-from schemas.errors import SettingsError
+from schemas.errors import PluginError, SettingsError
 from topics.catalog import SAMPLES
 from topics.clock import Deadline
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
 LOOK_S = 0.25  # between two looks at what is committed
-NICENESS = 10  # added to the process's own
+SAY_S = 10.0  # between two lines in the log on how far it is
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class RescoreStage(RewardStage):
         self._result: Rescored | None = None
         self._began_s: float | None = None
         self._look_s = self._ended_s = 0.0
+        self._said_s = context.clock.monotonic()
         self._num_scored = 0
 
     @property
@@ -78,15 +82,19 @@ class RescoreStage(RewardStage):
 
     def start(self, *, deadline: Deadline) -> None:
         """As of `RewardStage`; notes the ends of the log."""
-        os.nice(NICENESS)
         held = self._context.log.admin().describe().get(SAMPLES.name, {})
         self._ends = {partition: end for partition, (first, end) in held.items() if end > first}
         super().start(deadline=deadline)
 
     def turn(self) -> None:
-        """As of `RewardStage`; ends when the group has committed all."""
+        """As of `RewardStage`; ends when the group has committed all.
+
+        Raises:
+            PluginError: too many samples fail.
+        """
         before_s = self._context.clock.monotonic()
         super().turn()
+        self._check_breaker()
         now_s = self._context.clock.monotonic()
         num_scored = sum(self.num_scored)
         if self._began_s is None and (self._queue.num_in_flight > 0 or num_scored > 0):
@@ -97,6 +105,9 @@ class RescoreStage(RewardStage):
             self._look_s = now_s
             self._queue.commit()
             self._is_done = self._num_left() == 0
+        if now_s >= self._said_s + SAY_S:
+            self._said_s = now_s
+            _log.info("reward %s: %d samples scored, %d records are left", self._name, num_scored, self._num_left())
 
     def stop(self, *, deadline: Deadline) -> None:
         """As of `RewardStage`; says what was done."""
@@ -118,6 +129,15 @@ class RescoreStage(RewardStage):
             num_left=0 if self._is_done else self._num_left(),
             took_s=0.0 if self._began_s is None else max(0.0, self._ended_s - self._began_s),
         )
+
+    def _check_breaker(self) -> None:
+        scoring = self._started()
+        if scoring.state() is not BreakerState.CLOSED:
+            raise PluginError(
+                f"{self._watch.text(BreakerState.OPEN, scoring.breaker)}; the past is not scored with it",
+                hint="mend it and start again: what has a reward stays, a changed plug-in begins anew; "
+                "rewards.NAME.breaker_failures = 1.0 goes on whatever fails",
+            )
 
     def _tell(self, result: Rescored) -> None:
         self._context.events.notice(

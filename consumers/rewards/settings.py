@@ -23,7 +23,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 class RewardSettings(Replicated):
     """One reward: which plug-in, with which weight, and how patient with it."""
 
-    plugin: str = Field(description="exact_match, number_match, reasoning_gym, module:attr or path/to/file.py:attr.")
+    plugin: str = Field(
+        description="A built-in reward (exact_match, number_match, regex, format, math_verify, reasoning_gym, "
+        "length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or path/to/file.py:attr."
+    )
     weight: float = Field(
         default=1.0,
         allow_inf_nan=False,
@@ -67,7 +70,7 @@ class RewardSettings(Replicated):
         default="auto",
         description="process: the plug-in runs in processes of its own, which are killed when a call takes too long. "
         "thread: in this process, where a call that never returns keeps its thread. auto: built-in plug-ins in "
-        "threads, all others in processes.",
+        "threads (but regex, math_verify and neural), all others in processes.",
     )
     num_workers: PositiveInt = Field(
         default=4,

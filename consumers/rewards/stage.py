@@ -193,8 +193,7 @@ class RewardStage:
         if kept:
             for one in kept:
                 self._writer.write(self._topic, self._reward(one))  # (1)
-                if one.verdict.failure is not None:
-                    self._watch.failed(one.taken.sample.group, one.verdict.failure)
+                self._watch.scored(one)
             self._writer.flush(deadline=self._after(FLUSH_S))  # (2)
             self._context.metrics.count("records_written", len(kept), topic=self._topic.name)
             num_failed = sum(one.verdict.failure is not None for one in kept)

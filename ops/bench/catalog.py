@@ -71,6 +71,12 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _rewards(request: BenchRequest) -> BenchResult:
+    from ops.bench.rewards.bench import RewardsSize, bench_rewards  # noqa: PLC0415 - needs torch
+
+    return bench_rewards(RewardsSize.quick() if request.quick else RewardsSize(), say=request.say)
+
+
 def _schedule(request: BenchRequest) -> BenchResult:
     from ops.bench.schedule.bench import ScheduleSize, bench_schedule  # noqa: PLC0415 - needs torch
 
@@ -119,6 +125,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "deltas": _deltas,
     "elastic": _elastic,
     "ingest": _ingest,
+    "rewards": _rewards,
     "schedule": _schedule,
     "soak": _soak,
     "stragglers": _stragglers,

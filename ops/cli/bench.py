@@ -17,6 +17,7 @@ NAMES = (
     "deltas",
     "elastic",
     "ingest",
+    "rewards",
     "schedule",
     "soak",
     "stragglers",
@@ -55,13 +56,15 @@ def bench(
     processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
     and comes back; about four minutes. ingest: what the learner does with a sample before it trains, as a share of raw
     reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
-    while. schedule: trained samples per second under each scheduling policy, on fixed workloads, in a simulator and on
-    real stages; about half an hour. soak: the demo's work without an end, and what grows: memory, open files, lag.
-    stragglers: steps with and without packing the last completions of a batch. swap: how long generation stands still
-    for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a
-    checkpoint upload, and beside one that stands back (needs root); about three minutes. weights: a version to many
-    hosts on a network of shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts
-    killed half-way; about seven minutes.
+    while. rewards: five rewards of which one hangs, one raises, one gives NaN and one is away for 20 s, against a clean
+    run; then 100,000 samples of the past scored in one command beside training; about seven minutes. schedule: trained
+    samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
+    an hour. soak: the demo's work without an end, and what grows: memory, open files, lag. stragglers: steps with and
+    without packing the last completions of a batch. swap: how long generation stands still for new weights with 64
+    requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a checkpoint upload, and
+    beside one that stands back (needs root); about three minutes. weights: a version to many hosts on a network of
+    shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts killed half-way; about
+    seven minutes.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing

@@ -8,15 +8,14 @@ import pytest
 
 from consumers.rewards.rescore import RescoreStage
 from consumers.rewards.settings import RewardSettings
-from schemas.errors import SettingsError
+from schemas.errors import PluginError, SettingsError
 from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
 from topics.catalog import REWARDS, SHADOW_REWARDS
 from topics.clock import Deadline
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("os.nice", lambda _: 0)  # of the test's own process
+def rig() -> Rig:
     return Rig()
 
 
@@ -71,3 +70,12 @@ def test_what_is_stopped_says_what_is_left(rig: Rig, tmp_path: Path) -> None:
     stage = past(rig, "exact_match")
     stage.stop(deadline=Deadline.after(5))
     assert stage.report() == "reward new: 0 samples scored; 10 records are left"
+
+
+def test_a_scorer_that_fails_for_most_ends_with_an_error_that_says_why(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(100)))
+    stage = past(rig, f"{HERE}:always_raises")
+    with pytest.raises(PluginError, match="RuntimeError: no scorer today; the past is not scored"):
+        turn_until(stage, lambda: stage.finished)
+    stage.stop(deadline=Deadline.after(5))
+    assert all(one.value is None for one in rewards_of(rig.log, SHADOW_REWARDS))

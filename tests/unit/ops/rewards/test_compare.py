@@ -54,8 +54,8 @@ class Records:
     data_partitions = 1
     may_grow = False
 
-    def __init__(self, **topics: Iterable[Record]) -> None:
-        self._topics = {name.replace("_", "-"): [encode(one) for one in records] for name, records in topics.items()}
+    def __init__(self, topics: Mapping[Topic, Iterable[Record]]) -> None:
+        self._topics = {topic.name: [encode(one) for one in records] for topic, records in topics.items()}
 
     def window(self, topic: Topic) -> dict[int, tuple[int, int]]:
         return {0: (0, len(self._topics.get(topic.name, ())))}
@@ -95,10 +95,10 @@ def source() -> Records:
     ]
     old = [said("long", group, 9.0 - group, version="0") for group in range(6)]
     return Records(
-        **{
-            SAMPLES.name: samples,
-            REWARDS.name: [*(said("math", group, float(group > 2)) for group in range(6)), said("math", 0, 1.0)],
-            SHADOW_REWARDS.name.replace("-", "_"): [
+        {
+            SAMPLES: samples,
+            REWARDS: [*(said("math", group, float(group > 2)) for group in range(6)), said("math", 0, 1.0)],
+            SHADOW_REWARDS: [
                 *old,
                 *(said("long", group, None if group == 5 else float(group)) for group in range(6)),
             ],
