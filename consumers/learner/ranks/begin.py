@@ -106,5 +106,6 @@ def _seat(context: StageContext, setup: LearnerSetup, *, rank: int) -> Seat:
         setup.settings.model_dump(mode="json", exclude={"oracle_file"}),
         setup.model.model_dump(mode="json", exclude={"path"}),
         setup.rewards,
+        {"has_reference": setup.has_reference},
     )
     return Seat(rank=rank, settings=setup.settings, digest=digest, on_gpu=setup.model.device.startswith("cuda"))
