@@ -41,5 +41,7 @@ class Reason(StrEnum):
     PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
     ENGINE_FAILED = "engine_failed"  # the engine raised while it generated
+    ENVIRONMENT_FAILED = "environment_failed"  # what the policy acted in raised, again after all further tries
+    ENVIRONMENT_TIMED_OUT = "environment_timed_out"  # it took longer than its limit
     ABORTED = "aborted"  # generation was aborted in flight
     RUN_ENDED = "run_ended"  # still open when the run reached its last step
