@@ -115,7 +115,7 @@ class EnvironmentHost:
         """Make an environment and reset it; one that this trajectory had is closed."""
         self.forget([key])
         place = self._places[key] = _Place()
-        self._start(key, RESET, self._reset(place, task, delay_s=delay_s))
+        self._start(key, RESET, coroutine=self._reset(place, task, delay_s=delay_s))
 
     def step(self, key: str, action: Action) -> None:
         """Let the environment of a trajectory answer."""
@@ -123,7 +123,7 @@ class EnvironmentHost:
         environment = place.environment
         if environment is None:
             raise RuntimeError(f"trajectory {key} was not begun")
-        self._start(key, STEP, self._tried(place, lambda: environment.step(action)))
+        self._start(key, STEP, coroutine=self._tried(place, lambda: environment.step(action)))
 
     def poll(self, *, wait_s: float = 0.0) -> list[Reply]:
         """Calls that ended; waits for the first at most so long.
@@ -159,7 +159,7 @@ class EnvironmentHost:
             self._loop.stop(wait_s=_CLOSE_S)
             self._loop = None
 
-    def _start(self, key: str, name: str, coroutine: Coroutine[object, object, Observation]) -> None:
+    def _start(self, key: str, name: str, *, coroutine: Coroutine[object, object, Observation]) -> None:
         future = self._launch(coroutine)
         call = _Call(name=name, began_s=time.monotonic(), coroutine=coroutine, future=future)
         self._places[key].call = call
