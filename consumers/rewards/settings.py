@@ -22,7 +22,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 class RewardSettings(Replicated):
     """One reward: which plug-in, with which weight, and how patient with it."""
 
-    plugin: str = Field(description="exact_match, number_match, reasoning_gym, module:attr or path/to/file.py:attr.")
+    plugin: str = Field(
+        description="exact_match, number_match, reasoning_gym, environment, module:attr or path/to/file.py:attr."
+    )
     weight: float = Field(
         default=1.0, allow_inf_nan=False, description="Factor in the training signal; 0: shadow, never trained on."
     )

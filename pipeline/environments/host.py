@@ -56,10 +56,11 @@ class _Loop:
 
     def blocked_s(self, now_s: float) -> float:
         """How long it has not answered; asks it."""
-        if self._asked_s is None:
-            self._asked_s = now_s
+        asked_s = self._asked_s  # read once: the loop's thread takes it away
+        if asked_s is None:
+            self._asked_s = asked_s = now_s
             self.loop.call_soon_threadsafe(self._answer)
-        return now_s - self._asked_s
+        return now_s - asked_s
 
     def stop(self, *, wait_s: float) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
