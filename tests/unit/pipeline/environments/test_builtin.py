@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from pipeline.environments.base import Action, Environment, Observation, Task
+from pipeline.environments import tasks, testing
+from pipeline.environments.base import Environment, Observation
 from pipeline.environments.calculator import Calculator, evaluate
 from pipeline.environments.guess import GuessNumber
 
 
 def play(environment: Environment, *texts: str, prompt: str = "2+3=", seed: int = 5) -> list[Observation]:
-    task = Task(run="r", group=0, member=0, prompt=prompt, answer=None, metadata={}, seed=seed)
-
-    async def all_turns() -> list[Observation]:
-        said = [await environment.reset(task)]
-        for turn, text in enumerate(texts):
-            said.append(await environment.step(Action(text=text, turn=turn, finish_reason="stop", last=False)))
-        await environment.close()
-        return said
-
-    return asyncio.run(all_turns())
+    return testing.play(environment, *texts, task=replace(testing.TASK, prompt=prompt, seed=seed))
 
 
 def test_guesses_are_answered_with_the_direction() -> None:
@@ -71,3 +64,20 @@ def test_a_wrong_answer_and_a_call_that_is_none() -> None:
 )
 def test_expressions_are_integers_with_three_operations(text: str, value: int | None) -> None:
     assert evaluate(text) == value
+
+
+@pytest.mark.parametrize("draw", [tasks.guesses, tasks.sums])
+def test_tasks_are_a_function_of_seed_and_place(draw: Callable[..., tasks.Drawn]) -> None:
+    assert [draw(seed=3)[at] for at in range(50)] == [draw(seed=3)[at] for at in reversed(range(50))][::-1]
+    assert draw(seed=3)[0] != draw(seed=3, demonstrations=True)[0]
+    with pytest.raises(IndexError):
+        draw(seed=3, size=5)[5]
+
+
+def test_demonstrations_show_calls_that_the_calculator_takes() -> None:
+    rows = [tasks.sums(seed=1, demonstrations=True, right=1.0)[at] for at in range(40)]
+    calls = [row for row in rows if row["answer"].endswith("=")]
+    assert 0 < len(calls) < 40
+    assert all(evaluate(row["answer"]) == evaluate(row["question"]) for row in calls)
+    answers = [row for row in rows if not row["answer"].endswith("=")]
+    assert all(row["question"].endswith(f"=<eos>{row['answer']}") for row in answers)
