@@ -55,6 +55,8 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
     [
         (["rollout.engine=tourch"], ["no plug-in 'tourch'", "rlweave.engines", "built in: http, scripted, torch"]),
         (["rollout.engine=broken.py:engine"], ["'broken.py:engine' is a int, not a Backend", "takes BackendSettings"]),
+        (["environment.plugin=gues"], ["no plug-in 'gues'", "rlweave.environments", "built in: calculator, guess"]),
+        (["environment.plugin=guess", "environment.options.high=-1"], ["refuses its options", "there is none"]),
         (["run.dir=run.toml"], ["run.dir: run.toml/little cannot be written", "is a file, not a folder"]),
         (["run.dir=/proc/rlweave-no"], ["run.dir: /proc/rlweave-no/little cannot be written"]),
         ([*SASL, "kafka.user=me", "kafka.password_file=gone"], ["kafka.password_file: gone cannot be read"]),
