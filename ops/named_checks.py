@@ -19,6 +19,7 @@ from ops.run_file import RunFile
 from ops.wiring import SINGLE_STAGES
 from pipeline.credentials import client_config, redis_client
 from pipeline.engines.backends import check_backend
+from pipeline.environments.opening import open_environment
 from pipeline.sources import open_source
 from pipeline.uploads.target import check_target
 from pipeline.weights.tls import client_context, server_context
@@ -45,6 +46,8 @@ def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
         _check_model(run_file.reference.path, setting="reference.path")
     if "rollout" in stages:
         check_backend(run_file.rollout.engine)
+        if run_file.environment is not None:
+            open_environment(run_file.environment)
     for reward in run_file.rewards.values() if "reward" in stages else ():
         opened = open_plugin(reward)
         if opened is not None:

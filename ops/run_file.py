@@ -25,6 +25,7 @@ from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.topology import TopologySettings
 from ops.supervisor.settings import SupervisorSettings
+from pipeline.environments.settings import EnvironmentSettings
 from pipeline.reward_rule import RewardTerm
 from pipeline.secrets import shown
 from pipeline.settings import (
@@ -53,6 +54,9 @@ class RunFile(Section):
     weights: WeightsSettings = Field(default_factory=WeightsSettings, description="How versions travel.")
     prompts: PromptsSettings = Field(description="The prompt producer.")
     rollout: RolloutSettings = Field(default_factory=RolloutSettings, description="Rollout producers.")
+    environment: EnvironmentSettings | None = Field(
+        default=None, description="What the policy acts in; absent: a completion is one turn."
+    )
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     reference: ReferenceSettings | None = Field(
         default=None, description="The reference model; absent: no sample is scored by one."

@@ -30,7 +30,7 @@ Standing = Literal[
 ]  # gone: not heard, and it has a successor or the run ended
 KEY_GAUGES: Mapping[str, tuple[str, ...]] = {
     "prompts": ("groups_admitted", "open_groups", "credit_groups"),
-    "rollout": ("running_sequences", "free_slots", "versions_behind"),
+    "rollout": ("running_sequences", "free_slots", "parked_sequences", "parked_return_s", "versions_behind"),
     "reward": ("breaker_open", "scored_per_s", "score_mean_s", "score_failure_share"),
     "learner": ("step", "reward_mean", "ready_groups", "rank_ready_groups", "age_max"),
 }

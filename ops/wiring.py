@@ -228,6 +228,7 @@ def _rollout(parts: _Parts) -> Stage:
         weights=parts.run_file.weights,
         redis=parts.redis,
         slot=parts.choice.slot,
+        environment=parts.run_file.environment,
     )
     return RolloutStage(parts.context, setup)
 

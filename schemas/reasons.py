@@ -43,5 +43,7 @@ class Reason(StrEnum):
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
     REFERENCE_FAILED = "reference_failed"  # the reference model gave a failure, or log-probabilities that do not fit
     ENGINE_FAILED = "engine_failed"  # the engine raised while it generated
+    ENVIRONMENT_FAILED = "environment_failed"  # what the policy acted in raised, again after all further tries
+    ENVIRONMENT_TIMED_OUT = "environment_timed_out"  # it took longer than its limit
     ABORTED = "aborted"  # generation was aborted in flight
     RUN_ENDED = "run_ended"  # still open when the run reached its last step

@@ -22,6 +22,7 @@ _NUMBER = re.compile(
     r"(?:(?<![\w)\]])[-+\u2212])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII
 )
 BUILTINS = {
+    "environment": "consumers.rewards.environment:EnvironmentReturn",
     "exact_match": "consumers.rewards.builtin:ExactMatch",
     "number_match": "consumers.rewards.builtin:NumberMatch",
     "reasoning_gym": "consumers.rewards.builtin:ReasoningGym",

@@ -23,7 +23,7 @@ class BenchRequest:
         quick: few and short repeats: says whether it works, not how fast it is.
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
-        engine: swap: this one only; None: all that are installed.
+        engine: swap: this one only; None: all that are installed. environments: this one; None: torch.
         minutes: soak: this long; None: its default.
         say: gets a line when a part of a long one is done.
     """
@@ -63,6 +63,13 @@ def _elastic(request: BenchRequest) -> BenchResult:
     from ops.bench.elastic.plan import ElasticPlan  # noqa: PLC0415
 
     return bench_elastic(ElasticPlan.quick() if request.quick else ElasticPlan(), say=request.say)
+
+
+def _environments(request: BenchRequest) -> BenchResult:
+    from ops.bench.environments import EnvironmentsSize, bench_environments  # noqa: PLC0415 - needs torch
+
+    size = EnvironmentsSize.quick() if request.quick else EnvironmentsSize()
+    return bench_environments(size, engine="torch" if request.engine is None else request.engine, say=request.say)
 
 
 def _ingest(request: BenchRequest) -> BenchResult:
@@ -124,6 +131,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "codec": _codec,
     "deltas": _deltas,
     "elastic": _elastic,
+    "environments": _environments,
     "ingest": _ingest,
     "rewards": _rewards,
     "schedule": _schedule,

@@ -16,6 +16,7 @@ NAMES = (
     "codec",
     "deltas",
     "elastic",
+    "environments",
     "ingest",
     "rewards",
     "schedule",
@@ -34,7 +35,7 @@ NAMES = (
 )
 @click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
 @click.option("--kafka", metavar="HOST:PORT", help="ingest: use this broker.")
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap: measure this engine only.")
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap, environments: measure this engine only.")
 @click.option("--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30.")
 @state_dir_option
 def bench(
@@ -54,7 +55,8 @@ def bench(
     codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
     weight deltas, and encoding and applying them beside a memory copy and plain torch. elastic: how soon the number of
     processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
-    and comes back; about four minutes. ingest: what the learner does with a sample before it trains, as a share of raw
+    and comes back; about four minutes. environments: trajectories that wait for a slow tool, parked against held;
+    about three minutes. ingest: what the learner does with a sample before it trains, as a share of raw
     reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
     while. rewards: five rewards of which one hangs, one raises, one gives NaN and one is away for 20 s, against a clean
     run; then 100,000 samples of the past scored in one command beside training; about seven minutes. schedule: trained

@@ -36,7 +36,7 @@ class Plan:
 
 def phase_kind(phase: str) -> str:
     """What a phase is to a reader: work, waiting, weights or other."""
-    if phase.startswith(("waiting", "breaker")):
+    if phase.startswith(("waiting", "breaker", "parked")):
         return "waiting"
     if phase in _WEIGHT_PHASES:
         return "weights"

@@ -72,6 +72,7 @@ class Generation:
     version_runs: tuple[VersionRun, ...]  # lengths add up to n; the version whose weights computed each token
     finish_reason: str  # FINISH_STOP, FINISH_LENGTH, FINISH_ABORT or FINISH_FAILED
     failure: str = ""  # of FINISH_FAILED: what was seen, for people
+    num_cached: int = 0  # prompt tokens that the engine still had in its cache; one that does not say: 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,6 +179,20 @@ class Continuing(Protocol):
 
     def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
         """Whether `submit` takes requests with `num_made` above 0 and gives log-probabilities of this kind for them."""
+        ...
+
+
+@runtime_checkable
+class Conversing(Protocol):
+    """An engine whose sequences go on with tokens that it did not make: what an environment needs."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Most prompt and completion tokens of one sequence."""
+        ...
+
+    def encode_text(self, text: str) -> TokenArray:
+        """Tokens of a text that stands inside a sequence: without the tokenizer's own special tokens around it."""
         ...
 
 

@@ -58,6 +58,8 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
         (["learner.advantage=broken.py:engine"], ["'broken.py:engine'", "is a int, not a function"]),
         (["learner.algorithm=dpo", "learner.loss.minibatches=2"], ["best and the worst member", "minibatches = 1"]),
         (["reference.path=nowhere"], ["reference.path = nowhere has no config.json"]),
+        (["environment.plugin=gues"], ["no plug-in 'gues'", "rlweave.environments", "built in: calculator, guess"]),
+        (["environment.plugin=guess", "environment.options.high=-1"], ["refuses its options", "there is none"]),
         (["run.dir=run.toml"], ["run.dir: run.toml/little cannot be written", "is a file, not a folder"]),
         (["run.dir=/proc/rlweave-no"], ["run.dir: /proc/rlweave-no/little cannot be written"]),
         ([*SASL, "kafka.user=me", "kafka.password_file=gone"], ["kafka.password_file: gone cannot be read"]),
