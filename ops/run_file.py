@@ -160,18 +160,28 @@ def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     return parse_run_file(values, origin=str(path))
 
 
-def _apply(values: dict[str, Toml], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Toml]:
+    """Name and value of `section.key=value`; the value is TOML, or taken as text where it is none.
+
+    Raises:
+        SettingsError: it is not of that form.
+    """
     path, found, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not found or not all(keys):
+    if not found or not all(path.strip().split(".")):
         raise SettingsError(f"override {path!r} is not of the form section.key=value")
+    return path.strip(), _value(text.strip())
+
+
+def _apply(values: dict[str, Toml], override: str) -> None:
+    path, value = parse_override(override)
+    keys = path.split(".")
     node = values
     for key in keys[:-1]:
         child = node.setdefault(key, {})
         if not isinstance(child, dict):
             raise SettingsError(f"override of {path!r}: {key!r} is a value, not a section")
         node = child
-    node[keys[-1]] = _value(text.strip())
+    node[keys[-1]] = value
 
 
 def _value(text: str) -> Toml:

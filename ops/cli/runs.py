@@ -1,4 +1,4 @@
-"""`rlweave runs list|resume|delete`."""
+"""`rlweave runs list|resume|delete|curves`."""
 
 # ruff: noqa: PLC0415
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """List, resume and delete runs."""
+    """List, compare, resume and delete runs."""
 
 
 @runs.command("list")
@@ -78,6 +78,23 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
         click.confirm(f"Delete {what}? This cannot be undone", abort=True)
     for gone in delete_run(log, name, folder=runs_dir / name if files else None):
         click.echo(f"deleted {gone}")
+
+
+@runs.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--into",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The plot: .svg, .png or .pdf.",
+)
+def curves(folders: tuple[Path, ...], *, into: Path) -> None:
+    """Draw the curves of several `rlweave retrain --into FOLDER` into one file."""
+    from ops.curves import read_curve, write_curves
+
+    write_curves([read_curve(folder) for folder in folders], into)
+    click.echo(f"{into}: {len(folders)} curve(s)")
 
 
 def _values(run: RunSeen) -> dict[str, object]:
