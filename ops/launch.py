@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,7 @@ from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
+from ops.run_record import record_begin, record_end
 from ops.runs import stages_at_work
 from ops.supervisor.orders import Orders
 from ops.supervisor.supervisor import Supervisor
@@ -36,7 +38,7 @@ from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, pool_of, programs,
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import CONNECT_S, StopSignal, make_context
 from pipeline.weights.tokens import run_token
-from schemas.errors import LeaseHeld
+from schemas.errors import LeaseHeld, LogError
 from topics.access import ADMIN, STAGES
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
@@ -99,6 +101,7 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
     with writing(folder, setting="run.dir"):
         settings_file = _save_settings(run_file, only=only)  # (4)
         keep_model(run_file)
+        record_begin(log, run_file, stages=only)
     run_token(folder, token_file=run_file.weights.token_file)
     slots = pool_of(run_file, stages=only)
     stop = _stop_on_signals()
@@ -130,6 +133,8 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
             progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))
     with writing(folder, setting="run.dir"):
         (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
+        with suppress(LogError):  # the broker may be what ended it
+            record_end(log, run_file, code=code)
     return code
 
 

@@ -1,4 +1,4 @@
-"""`rlweave runs list|resume|delete|curves`."""
+"""`rlweave runs list|compare|resume|delete|curves`."""
 
 # ruff: noqa: PLC0415
 
@@ -12,6 +12,7 @@ import click
 from ops.cli.common import ago, broker_options, json_flag, open_raw_log, saved_settings
 
 if TYPE_CHECKING:
+    from ops.report.summary import RunSummary
     from ops.runs import RunSeen
 
 
@@ -35,11 +36,13 @@ def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) 
         click.echo(orjson.dumps([_values(run) for run in seen], option=orjson.OPT_INDENT_2).decode())
         return
     now_ms = SystemClock().unix_ms()
-    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12}  folder")
+    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12} {'code':>9}  folder")
     for run in seen:
         version = f"{run.lineage}.{run.step}" if run.lineage else "-"
         last = "-" if run.last_unix_ms is None else ago(now_ms - run.last_unix_ms)
-        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12}  {run.folder if run.folder else '-'}")
+        code = _made_of(run)["code_git"] or "-"
+        where = run.folder if run.folder else "-"
+        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12} {str(code)[:9]:>9}  {where}")
 
 
 @runs.command()
@@ -81,6 +84,26 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
 
 
 @runs.command()
+@click.argument("names", nargs=-1, required=True)
+@json_flag
+@broker_options
+def compare(names: tuple[str, ...], *, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Show runs beside each other: settings and versions that differ, seeds, records on the topics, final figures.
+
+    A name is a run's, or a folder that `rlweave retrain` made. Figures come from the run's summary.json, or, where it
+    has none of the last launch, from its topics.
+    """
+    from ops.run_compare import compare as beside
+    from ops.run_compare import read_card, text, to_json
+
+    def from_topics(name: str) -> RunSummary | None:
+        return _from_topics(name, kafka=kafka, runs_dir=runs_dir, state_dir=state_dir)
+
+    found = beside([read_card(name, runs_dir=runs_dir, from_topics=from_topics) for name in names])
+    click.echo(to_json(found) if as_json else text(found))
+
+
+@runs.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--into",
@@ -97,6 +120,27 @@ def curves(folders: tuple[Path, ...], *, into: Path) -> None:
     click.echo(f"{into}: {len(folders)} curve(s)")
 
 
+def _from_topics(name: str, *, kafka: str | None, runs_dir: Path, state_dir: Path) -> RunSummary | None:
+    """Figures of a run from its topics; None: no broker is known, or it has none of them."""
+    from ops.cli.common import AddressUnknown, open_log
+    from ops.report.collect import collect, summarise
+    from pipeline.stage import CONNECT_S
+    from schemas.errors import LogUnavailable
+    from topics.clock import Deadline
+
+    settings = saved_settings(name, runs_dir=runs_dir)
+    if settings is None:
+        return None
+    try:
+        log = open_log(kafka, settings=settings, state_dir=state_dir)
+        log.connect(deadline=Deadline.after(CONNECT_S))
+    except (AddressUnknown, LogUnavailable):
+        return None
+    if not log.admin().describe():
+        return None
+    return summarise(collect(log, run_file=settings), run_file=settings)
+
+
 def _values(run: RunSeen) -> dict[str, object]:
     return {
         "name": run.name,
@@ -106,4 +150,20 @@ def _values(run: RunSeen) -> dict[str, object]:
         "topics": run.topics,
         "last_event_unix_ms": run.last_unix_ms,
         "folder": None if run.folder is None else str(run.folder),
+        **_made_of(run),
+    }
+
+
+def _made_of(run: RunSeen) -> dict[str, object]:
+    """What its last launch was made of; None: not known."""
+    from ops.run_record import read_records
+
+    records = [] if run.folder is None else read_records(run.folder)
+    began = next((each for each in reversed(records) if each.get("event") == "began"), {})
+    versions = began.get("versions")
+    code = versions.get("code_git") if isinstance(versions, dict) else None
+    return {
+        "code_git": code,
+        "seeds": began.get("seeds"),
+        "launches": sum(each.get("event") == "began" for each in records),
     }
