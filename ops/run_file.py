@@ -19,6 +19,7 @@ from typing import TypeAlias, get_args, get_origin
 import orjson
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
 from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
@@ -54,16 +55,20 @@ class RunFile(Section):
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    evaluator: EvaluatorSettings = Field(default_factory=EvaluatorSettings, description="The evaluator.")
+    evaluation: dict[str, EvaluationSettings] = Field(
+        default_factory=dict, description="Evaluation sets by name; none: there is no evaluator."
+    )
     topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
     traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
-    @field_validator("rewards")
+    @field_validator("rewards", "evaluation")
     @classmethod
-    def _names_are_plain(cls, value: dict[str, RewardSettings]) -> dict[str, RewardSettings]:
+    def _names_are_plain(cls, value: dict[str, Section]) -> dict[str, Section]:
         for name in value:
             if not name.replace("_", "").replace("-", "").isalnum():
-                raise ValueError(f"reward name {name!r} may hold letters, digits, '-' and '_' only")
+                raise ValueError(f"name {name!r} may hold letters, digits, '-' and '_' only")
         return value
 
     @property

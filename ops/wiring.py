@@ -16,6 +16,7 @@
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
+| evaluator | weights, ledger, chunks, sources   | evaluations               | versions           | learner          |
 | peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
 
 The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts, rewards and learner ranks
@@ -204,6 +205,8 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         for slot, spare in seats(reward):
             one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
             yield replace(one, target=reward_target(name), spare=spare)
+    if run_file.evaluation:
+        yield program("evaluator", "evaluator")
 
 
 def _prompts(parts: _Parts) -> Stage:
@@ -278,6 +281,20 @@ def _scheduler(parts: _Parts) -> Stage:
     return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
+def _evaluator(parts: _Parts) -> Stage:
+    from consumers.evaluator.stage import EvaluatorSetup, EvaluatorStage
+
+    run_file = parts.run_file
+    setup = EvaluatorSetup(
+        evaluator=run_file.evaluator,
+        sets=run_file.evaluation,
+        model=run_file.model,
+        weights=run_file.weights,
+        redis=parts.redis,
+    )
+    return EvaluatorStage(parts.context, setup)
+
+
 def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
@@ -298,4 +315,5 @@ _BUILDERS = {
     "learner": _learner,
     "scheduler": _scheduler,
     "peer": _peer,
+    "evaluator": _evaluator,
 }

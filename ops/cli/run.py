@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer", "evaluator")
 
 config_option = click.option(
     "--config", "-c", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Run file (TOML)."
