@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from schemas.packed import unpack_f32, unpack_i32, unpack_u8
+from schemas.packed import unpack_f32, unpack_i32, unpack_mask
 from schemas.records import Sample
 
 
@@ -27,7 +27,7 @@ class Rows:
     attention: Tensor  # int64, 1 where a token is
     completion: Tensor  # bool, True on completion tokens
     loss_mask: Tensor  # float32, on completion tokens
-    behaviour_logprobs: Tensor  # float32, 0 elsewhere
+    behaviour_logprobs: Tensor  # float32, of tokens that train; 0 elsewhere
     temperature: Tensor  # float32, [rows, 1]; 1 for raw log-probabilities
 
     def slice(self, begin: int, end: int) -> Rows:
@@ -56,8 +56,10 @@ def rows_of(samples: Sequence[Sample], *, device: torch.device) -> Rows:
         ids[row, :begin], ids[row, begin:end] = prompt, tokens
         attention[row, :end] = 1
         completion[row, begin:end] = True
-        mask[row, begin:end] = unpack_u8(sample.loss_mask)
-        behaviour[row, begin:end] = unpack_f32(sample.logprobs if sample.logprobs is not None else b"")
+        trains = unpack_mask(sample.loss_mask, num_tokens=len(tokens))
+        mask[row, begin:end] = trains
+        logprobs = unpack_f32(sample.logprobs if sample.logprobs is not None else b"")
+        behaviour[row, begin:end] = np.where(trains, logprobs, 0)  # the environment's tokens have none
     temperature = np.array([[_temperature(sample)] for sample in samples], np.float32)
     return Rows(
         input_ids=torch.from_numpy(ids).to(device),

@@ -59,6 +59,10 @@ SAMPLE = Sample(
     finish_reason="stop",
     started_unix_ms=NOW_MS,
     finished_unix_ms=NOW_MS + 250,
+    turns=pack_i32([2, 4]),
+    step_rewards=pack_f32([-0.5, 1.0]),
+    environment="guess",
+    environment_facts={"ended": "won"},
 )
 
 REWARD = Reward(
@@ -238,6 +242,7 @@ def long_sample(num_tokens: int = 1024) -> Sample:
         logprobs=pack_f32(-rng.random(num_tokens)),
         loss_mask=pack_u8(np.ones(num_tokens, np.uint8)),
         version_runs=(VersionRun(num_tokens=num_tokens, version=Version(lineage=1, step=5)),),
+        turns=pack_i32([num_tokens // 2, num_tokens]),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +106,41 @@ def test_the_same_batch_gives_the_same_bits(model_dir: Path) -> None:
     first.step(batch())
     second.step(batch())
     assert torch.equal(weights(first), weights(second))
+
+
+def test_what_the_environment_said_trains_nothing_and_its_log_probabilities_are_not_looked_at(model_dir: Path) -> None:
+    plain, other, without = (trainer(model_dir) for _ in range(3))
+    stats = plain.step(_masked(batch(), logprob=0.0))
+    assert stats.num_tokens == batch().num_samples
+    other.step(_masked(batch(), logprob=-9.0))
+    assert torch.equal(weights(plain), weights(other))
+    without.step(batch())
+    assert not torch.equal(weights(plain), weights(without))
+
+
+def test_a_mask_that_was_left_out_trains_every_token(model_dir: Path) -> None:
+    plain, without = trainer(model_dir), trainer(model_dir)
+    plain.step(batch())
+    without.step(_changed(batch(), lambda each: replace(each, loss_mask=b"")))
+    assert torch.equal(weights(plain), weights(without))
+
+
+def _masked(whole: Batch, *, logprob: float) -> Batch:
+    """Only the last token of each completion is the model's own; the others have this log-probability."""
+
+    def change(each: Sample) -> Sample:
+        count = len(each.completion_tokens) // 4 - 1
+        return replace(each, loss_mask=pack_u8([0] * count + [1]), logprobs=pack_f32([logprob] * count + [-3.0]))
+
+    return _changed(whole, change)
+
+
+def _changed(whole: Batch, change: Callable[[Sample], Sample]) -> Batch:
+    groups = [
+        replace(group, members=tuple(replace(each, sample=change(each.sample)) for each in group.members))
+        for group in whole.groups
+    ]
+    return replace(whole, groups=tuple(groups))
 
 
 def test_dropout_is_a_function_of_the_step_so_a_restored_trainer_draws_what_the_first_one_drew(
