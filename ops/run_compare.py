@@ -25,7 +25,6 @@ FIGURES = (
     "steps",
     "reward_first",
     "reward_last",
-    "evaluation_last",
     "samples_trained",
     "samples_produced",
     "trained_twice",
@@ -202,8 +201,8 @@ def _figures(folder: Path, *, name: str, from_topics: FromTopics) -> tuple[Value
 
 def _picked(values: Values) -> dict[str, Json]:
     found = {figure: values[figure] for figure in FIGURES if figure in values}
-    for kind in ("dropped", "failed"):
-        found |= {f"{kind}: {reason}": num for reason, num in sorted(_mapping(values.get(kind)).items())}
+    for kind in ("evaluation_first", "evaluation_last", "dropped", "failed"):
+        found |= {f"{kind}: {name}": each for name, each in sorted(_mapping(values.get(kind)).items())}
     return found
 
 

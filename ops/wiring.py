@@ -285,6 +285,8 @@ def _evaluator(parts: _Parts) -> Stage:
     from consumers.evaluator.stage import EvaluatorSetup, EvaluatorStage
 
     run_file = parts.run_file
+    if not run_file.evaluation:
+        raise SettingsError("there is nothing to evaluate on", hint="describe a set in [evaluation.NAME]")
     setup = EvaluatorSetup(
         evaluator=run_file.evaluator,
         sets=run_file.evaluation,

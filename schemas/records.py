@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from schemas.evaluation import EvaluatedItem, Evaluation
 from schemas.manifests import ChunkRef, Manifest, TensorEntry
 from schemas.versions import Version, VersionRun, birth_version
 
@@ -23,6 +24,8 @@ __all__ = [
     "ChunkRef",
     "Command",
     "DeadLetter",
+    "EvaluatedItem",
+    "Evaluation",
     "LedgerSealed",
     "LineageStarted",
     "Manifest",
@@ -309,6 +312,7 @@ Record: TypeAlias = (
     | Command
     | Manifest
     | DeadLetter
+    | Evaluation
 )
 
 

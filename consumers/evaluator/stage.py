@@ -257,8 +257,8 @@ class EvaluatorStage:
         details = {"set": name, "version": str(record.version)}
         context.events.notice("evaluated", details=details, duration_s=record.duration_s, **gauges)
 
-    def _failed(self, notice: str, *, version: Version, error: RlweaveError | None) -> None:
+    def _failed(self, name: str, *, version: Version, error: RlweaveError | None) -> None:
         pause_s = self._setup.evaluator.fetch_retry_s
         why = "" if error is None else error.message
-        self._context.events.notice(notice, details={"version": str(version), "error": why}, retry_in_s=pause_s)
+        self._context.events.notice(name, details={"version": str(version), "error": why}, retry_in_s=pause_s)
         self._not_before_s = self._context.clock.monotonic() + pause_s
