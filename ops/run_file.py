@@ -24,6 +24,7 @@ from consumers.learner.settings import LearnerSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.topology import TopologySettings
+from ops.phase_settings import PhaseSettings
 from ops.supervisor.settings import SupervisorSettings
 from pipeline.secrets import shown
 from pipeline.settings import (
@@ -61,6 +62,9 @@ class RunFile(Section):
     )
     topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
     traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
+    phases: tuple[PhaseSettings, ...] = Field(
+        default=(), description="A sequence of phases with other settings each; none: the run is one phase."
+    )
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards", "evaluation")

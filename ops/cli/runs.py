@@ -51,16 +51,18 @@ def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) 
 @broker_options
 def resume(name: str, *, quiet: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> int:
     """Go on with a run, with the settings it was started with."""
-    from ops.launch import launch
+    from ops.launch import launch_all
+    from ops.phases import BASE_FILE
     from ops.run_file import load_saved
     from ops.runs import SETTINGS_FILE
     from topics.catalog import check_run_name
 
     check_run_name(name)
-    run_file = load_saved(runs_dir / name / SETTINGS_FILE)
+    in_phases = runs_dir / name / BASE_FILE
+    run_file = load_saved(in_phases if in_phases.is_file() else runs_dir / name / SETTINGS_FILE)
     if kafka:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
-    return launch(run_file, state_dir=state_dir, quiet=quiet)
+    return launch_all(run_file, state_dir=state_dir, quiet=quiet)
 
 
 @runs.command()
