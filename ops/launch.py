@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +26,7 @@ from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.named_checks import check_named, launcher_role, teller_role
 from ops.outputs import writing
-from ops.phases import Launched, PhaseWatch, run_phases
+from ops.phases import InPhase, Launched, run_phases
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
@@ -47,14 +47,6 @@ from topics.kafka import KafkaLog
 
 PROCESSES_FILE = "processes.json"
 BEATS_WATCHED = 2.5  # heartbeats without an event after which nobody is at work
-
-
-@dataclass(frozen=True, kw_only=True)
-class InPhase:
-    """What a launch is told that is one phase of a run."""
-
-    stop: StopSignal  # hears the user's signals already
-    watch: PhaseWatch
 
 
 def launch(
@@ -110,8 +102,8 @@ def launch_all(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only:
             hint="leave --only out, or write a run file for each phase",
         )
 
-    def one(chosen: RunFile, stop: StopSignal, watch: PhaseWatch) -> Launched:
-        code = launch(chosen, state_dir=state_dir, quiet=quiet, phase=InPhase(stop=stop, watch=watch))
+    def one(chosen: RunFile, phase: InPhase) -> Launched:
+        code = launch(chosen, state_dir=state_dir, quiet=quiet, phase=phase)
         resolved = resolve(chosen, state_dir=state_dir, start=False)
         seal = LogEnds(open_log(resolved, role=launcher_role(only)), run_file=resolved).seal() if code == 0 else None
         return Launched(code=code, seal=seal)

@@ -212,7 +212,15 @@ class Launched:
     seal: LedgerSealed | None  # the ledger's end; None: it is not sealed
 
 
-LaunchOne = Callable[[RunFile, Stop, PhaseWatch], Launched]
+@dataclass(frozen=True, kw_only=True)
+class InPhase:
+    """What a launch is told that is one phase of a run."""
+
+    stop: Stop  # hears the user's signals already
+    watch: PhaseWatch
+
+
+LaunchOne = Callable[[RunFile, InPhase], Launched]
 
 
 def run_phases(run_file: RunFile, *, launch_one: LaunchOne, say: Callable[[str], None]) -> int:
@@ -238,7 +246,8 @@ def run_phases(run_file: RunFile, *, launch_one: LaunchOne, say: Callable[[str],
         if not is_closing:
             say(f"phase {phase.name}: from step {progress.first_step}, {_told(phase.until)}")
         watch = PhaseWatch(book, rule=None if is_closing else phase.until, progress=progress, stop=stop)
-        ended = launch_one(effective(run_file, phase, progress=progress), stop, watch)  # (1) to (3)
+        chosen = effective(run_file, phase, progress=progress)
+        ended = launch_one(chosen, InPhase(stop=stop, watch=watch))  # (1) to (3)
         if ended.code == 0:
             _note_end(progress, ended, met=watch.met, is_stopped=stop.signalled)
         book.save()  # (4)

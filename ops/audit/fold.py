@@ -32,7 +32,7 @@ from schemas.records import (
     Version,
     birth_version,
 )
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, partition_of
+from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, partition_of
 
 AUDITED = (LEDGER, WEIGHTS, REWARDS, SAMPLES, PROMPTS)  # each may refer to the ones after it, so ends are taken so
 Windows = Mapping[tuple[str, int], tuple[int, int]]  # (topic, partition) -> (earliest, end) offsets read
@@ -78,6 +78,7 @@ class Fold:
         self.outcomes = Table("group", "lineage", "step", "trained", "offset", "key_attempt")
         self.members = Table("outcome", "member", "key", "key_attempt", "result", "reason", "age", "lineage", "step")
         self.uses = Table("member_row", "name", "key_named", "key_valued")
+        self.shadow = Table("name", "key")  # scored by a reward while it had no weight
         self.rewards = Table("group", "member", "name", "key", "key_named", "key_valued", "offset")
         self.samples = Table("group", "member", "key", "good", "lineage", "step", "offset")
         self.prompts = Table("group", "size", "offset")
@@ -161,6 +162,9 @@ class Fold:
 
     def _add_reward(self, place: Place, reward: Reward) -> None:
         key = identity(reward.group, reward.member, attempt=reward.attempt)
+        if place.topic == SHADOW_REWARDS.name:
+            self.shadow.append(self.reward_names.number(reward.name), key)
+            return
         name = named(key, reward.name)
         value = NO_KEY if reward.value is None else valued(name, reward.value)
         number = self.reward_names.number(reward.name)
