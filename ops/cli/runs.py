@@ -1,4 +1,4 @@
-"""`rlweave runs list|compare|resume|delete|curves`."""
+"""`rlweave runs list|compare|resume|delete|curves|export`."""
 
 # ruff: noqa: PLC0415
 
@@ -12,6 +12,7 @@ import click
 from ops.cli.common import ago, broker_options, json_flag, open_raw_log, saved_settings
 
 if TYPE_CHECKING:
+    from ops.export_curves import Format
     from ops.report.summary import RunSummary
     from ops.runs import RunSeen
 
@@ -120,6 +121,32 @@ def curves(folders: tuple[Path, ...], *, into: Path) -> None:
 
     write_curves([read_curve(folder) for folder in folders], into)
     click.echo(f"{into}: {len(folders)} curve(s)")
+
+
+@runs.command()
+@click.argument("name")
+@click.option(
+    "--into", required=True, metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to."
+)
+@click.option("--format", "form", type=click.Choice(("tensorboard", "wandb")), default="tensorboard", show_default=True)
+@broker_options
+def export(name: str, *, into: Path, form: Format, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Write the curves of a run for TensorBoard, or as an offline run of Weights & Biases. Nothing is sent anywhere."""
+    from ops.cli.common import open_log
+    from ops.export_curves import export_curves
+    from pipeline.stage import CONNECT_S
+    from schemas.errors import SettingsError
+    from topics.clock import Deadline
+
+    settings = saved_settings(name, runs_dir=runs_dir)
+    if settings is None:
+        raise SettingsError(
+            f"{runs_dir / name} has no saved settings", hint="give --dir, the parent of the run's folder"
+        )
+    log = open_log(kafka, settings=settings, state_dir=state_dir)
+    log.connect(deadline=Deadline.after(CONNECT_S))
+    num_points = export_curves(log, settings, into=into, form=form)
+    click.echo(f"{into}: {num_points} points for {form}")
 
 
 def _from_topics(name: str, *, kafka: str | None, runs_dir: Path, state_dir: Path) -> RunSummary | None:
