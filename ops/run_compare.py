@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from consumers.learner.recorded.changes import name_of
 from consumers.learner.recorded.report import REPORT_FILE, STEPS_FILE
 from ops.replay.sources import RunNotFound
 from ops.report.summary import RunSummary
@@ -53,6 +54,7 @@ class RunCard:
     records: Values  # on each topic when the last launch began or ended, of all partitions
     figures: Values
     notes: tuple[str, ...] = ()
+    is_repetition: bool = False  # of another run: it has the settings of training only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,9 @@ def compare(cards: Sequence[RunCard]) -> Comparison:
         settings={
             name: values
             for name, values in _beside([card.settings for card in cards]).items()
-            if _differ(values) and not name.startswith(_PLACES)
+            if _differ(values)
+            and not name.startswith(_PLACES)
+            and all(name in card.settings for card in cards if card.is_repetition)
         },
         versions={
             name: values for name, values in _beside([card.versions for card in cards]).items() if _differ(values)
@@ -214,7 +218,8 @@ def _card_of_repetition(folder: Path) -> RunCard:
     figures = {name: lines[-1].get(name) for name in ("loss", "grad_norm", "mismatch_mean")} if lines else {}
     return RunCard(
         name=folder.name,
-        settings={f"learner.{name}": value for name, value in flat(last)},
+        settings={name_of(path): value for path, value in flat(last) if path != "cloning_source"},
+        is_repetition=True,
         versions={},
         seeds={},
         records={},

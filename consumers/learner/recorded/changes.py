@@ -50,7 +50,7 @@ def changed(arithmetic: Arithmetic, changes: Mapping[str, object]) -> Arithmetic
 def differing(recorded: Arithmetic, now: Arithmetic) -> dict[str, tuple[str, str]]:
     """(recorded, now) of every setting that differs, by its name in a run file."""
     old, new = recorded.model_dump(mode="json"), now.model_dump(mode="json")
-    return {_named(path): (before, after) for path, before, after in _leaves(old, new)}
+    return {name_of(path): (before, after) for path, before, after in _leaves(old, new)}
 
 
 def path_of(name: str) -> list[str]:
@@ -93,6 +93,7 @@ def _leaves(old: object, new: object, *, path: str = "") -> Iterator[tuple[str, 
         yield path, str(old), str(new)
 
 
-def _named(path: str) -> str:
+def name_of(path: str) -> str:
+    """The name in a run file of what has this dotted path in `Arithmetic`."""
     by_path = {each: name for name, each in _ELSEWHERE.items()}
     return by_path.get(path, f"{_OWN}{path}")
