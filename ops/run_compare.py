@@ -116,7 +116,9 @@ def compare(cards: Sequence[RunCard]) -> Comparison:
             and all(name in card.settings for card in cards if card.is_repetition)
         },
         versions={
-            name: values for name, values in _beside([card.versions for card in cards]).items() if _differ(values)
+            name: values
+            for name, values in _beside([card.versions for card in cards]).items()
+            if _differ([value for value, card in zip(values, cards, strict=True) if not card.is_repetition])
         },
         seeds=_beside([card.seeds for card in cards]),
         records=_beside([card.records for card in cards]),
@@ -186,7 +188,7 @@ def _beside(sides: Sequence[Values]) -> dict[str, tuple[Json, ...]]:
 
 
 def _differ(values: Sequence[Json]) -> bool:
-    return any(value != values[0] for value in values)
+    return any(value != values[0] for value in values[1:])
 
 
 def _figures(folder: Path, *, name: str, from_topics: FromTopics) -> tuple[Values, tuple[str, ...]]:
