@@ -218,8 +218,15 @@ def _similar(path: str) -> str:
         by_word.setdefault(each.rpartition(".")[2], []).append(each)
     section, _, word = path.rpartition(".")
     near = [each for like in get_close_matches(word, sorted(by_word), n=3) for each in by_word[like]]
-    found = sorted(near, key=lambda each: each.rpartition(".")[0] != section)[:3]
+    own = [each for each in near if _is_section(each.rpartition(".")[0], section)]
+    found = own if own else near[:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _is_section(written: str, section: str) -> bool:
+    """Whether a section is the one that is written so, with NAME for any name."""
+    words, seen = written.split("."), section.split(".")
+    return len(words) == len(seen) and all(word in ("NAME", each) for word, each in zip(words, seen, strict=True))
 
 
 def _setting_paths(section: type[BaseModel], *, within: str = "") -> Iterator[str]:
