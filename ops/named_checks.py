@@ -52,6 +52,8 @@ def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
         opened = open_plugin(reward)
         if opened is not None:
             opened.pool.close()
+    if "evaluator" in stages and run_file.evaluation:
+        _check_evaluator(run_file)
     if "scheduler" in stages:
         load_policy(run_file.scheduler.policy)
     if "prompts" in stages:
@@ -100,10 +102,20 @@ def _check_learner(run_file: RunFile) -> None:
         open_source(learner.cloning.source, seed=run_file.run.seed)
 
 
+def _check_evaluator(run_file: RunFile) -> None:
+    check_backend(run_file.evaluator.engine)
+    for chosen in run_file.evaluation.values():
+        open_source(chosen.source, seed=run_file.run.seed)
+        opened = open_plugin(chosen.scoring)
+        if opened is not None:
+            opened.pool.close()
+
+
 def _check_credentials(run_file: RunFile, *, stages: Sequence[str]) -> None:
     """Users, passwords, certificates and tokens that are in files; those of local services are made by them."""
     if run_file.kafka.bootstrap != LOCAL:
-        for role in (launcher_role(stages), *stages):
+        missing = () if run_file.evaluation else ("evaluator",)
+        for role in (launcher_role(stages), *(stage for stage in stages if stage not in missing)):
             client_config(run_file.kafka, role=role)
     if run_file.redis.url not in (LOCAL, WITHOUT):
         redis_client(run_file.redis)

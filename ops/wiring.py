@@ -17,6 +17,7 @@
 | reference | samples                            | reference-scores          | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
+| evaluator | weights, ledger, chunks, sources   | evaluations               | versions           | learner          |
 | peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
 
 The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts, rewards and learner ranks
@@ -211,6 +212,8 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         for slot_number in range(run_file.reference.replicas):
             name = f"reference-{slot_number}" if several else "reference"
             yield program(name, "reference", *(("--slot", str(slot_number)) if several else ()))
+    if run_file.evaluation:
+        yield program("evaluator", "evaluator")
 
 
 def _prompts(parts: _Parts) -> Stage:
@@ -303,6 +306,22 @@ def _scheduler(parts: _Parts) -> Stage:
     return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
+def _evaluator(parts: _Parts) -> Stage:
+    from consumers.evaluator.stage import EvaluatorSetup, EvaluatorStage
+
+    run_file = parts.run_file
+    if not run_file.evaluation:
+        raise SettingsError("there is nothing to evaluate on", hint="describe a set in [evaluation.NAME]")
+    setup = EvaluatorSetup(
+        evaluator=run_file.evaluator,
+        sets=run_file.evaluation,
+        model=run_file.model,
+        weights=run_file.weights,
+        redis=parts.redis,
+    )
+    return EvaluatorStage(parts.context, setup)
+
+
 def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
@@ -324,4 +343,5 @@ _BUILDERS = {
     "learner": _learner,
     "scheduler": _scheduler,
     "peer": _peer,
+    "evaluator": _evaluator,
 }

@@ -126,6 +126,9 @@ METRICS = (
     _gauge("checkpoint_uploads_waiting", "Checkpoints that wait for their upload: 0, or the newest one."),
     _counter("checkpoint_uploads_superseded", "Checkpoints whose place in the queue a newer one took."),
     _counter("checkpoint_uploads_failed", "Tries to upload a checkpoint, or to remove old ones, that failed."),
+    _gauge("evaluations_due", "Published versions that wait for their evaluation, over all sets."),
+    _gauge("evaluation_mean", "Mean value of the last evaluation of a set.", "set"),
+    _gauge("evaluation_step", "Step of the version that was evaluated last on a set.", "set"),
     _counter("waits_over_limit", "Waits that reached their limit.", "what"),
 )
 _BY_NAME = {spec.name: spec for spec in METRICS}

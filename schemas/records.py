@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from schemas.evaluation import EvaluatedItem, Evaluation
 from schemas.manifests import ChunkRef, Manifest, TensorEntry
 from schemas.references import ReferenceScore
 from schemas.versions import Version, VersionRun, birth_version
@@ -24,6 +25,8 @@ __all__ = [
     "ChunkRef",
     "Command",
     "DeadLetter",
+    "EvaluatedItem",
+    "Evaluation",
     "LedgerSealed",
     "LineageStarted",
     "Manifest",
@@ -312,6 +315,7 @@ Record: TypeAlias = (
     | Command
     | Manifest
     | DeadLetter
+    | Evaluation
 )
 
 

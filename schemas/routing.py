@@ -8,6 +8,7 @@ Failure: none; what a record does not have is absent.
 
 from __future__ import annotations
 
+from schemas.evaluation import Evaluation
 from schemas.records import (
     Command,
     DeadLetter,
@@ -33,7 +34,7 @@ HEADER_VERSION = "ver"  # lineage.step
 
 
 def key_of(record: Record) -> bytes:
-    """The Kafka key: group number (decimal ASCII), instance, `target/kind`, or `lineage.step`.
+    """The Kafka key: group number (decimal ASCII), instance, `target/kind`, `lineage.step`, or `set/lineage.step`.
 
     Ledger records that speak of no group have a word as key, which no group number equals. A dead letter keeps the key
     it came with; empty when it had none.
@@ -45,7 +46,7 @@ def key_of(record: Record) -> bytes:
     return _text_key(record).encode()
 
 
-def _text_key(record: StageEvent | Command | Manifest | LineageStarted | LedgerSealed) -> str:
+def _text_key(record: StageEvent | Command | Manifest | LineageStarted | LedgerSealed | Evaluation) -> str:
     match record:
         case StageEvent():
             return record.instance
@@ -57,6 +58,8 @@ def _text_key(record: StageEvent | Command | Manifest | LineageStarted | LedgerS
             return "lineage"
         case LedgerSealed():
             return "sealed"
+        case Evaluation():
+            return f"{record.name}/{record.version}"
 
 
 def id_of(record: Record) -> str | None:
@@ -69,9 +72,10 @@ def id_of(record: Record) -> str | None:
 
 
 def version_of(record: Record) -> Version | None:
-    """Birth version of a sample, or of a group given up, that has tokens; version of a manifest; None for others."""
+    """Birth version of a sample, or of a group given up, that has tokens; version of a manifest or an evaluation; None
+    for others."""
     if isinstance(record, Sample) and record.version_runs:
         return birth_version(record.version_runs)
-    if isinstance(record, Manifest):
+    if isinstance(record, Manifest | Evaluation):
         return record.version
     return record.born if isinstance(record, Partial) else None

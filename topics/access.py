@@ -16,6 +16,7 @@ from typing import Literal
 from topics.catalog import (
     COMMANDS,
     DEAD_LETTERS,
+    EVALUATIONS,
     EVENTS,
     LEDGER,
     PARTIALS,
@@ -32,7 +33,7 @@ from topics.catalog import (
 
 ADMIN = "admin"  # `rlweave up` and what creates, deletes or copies topics
 READER = "reader"  # tools that only look: audit, replay, report, export, retrain, status
-STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer", "evaluator")
 ROLES = (ADMIN, *STAGES, READER)
 TOOLS_RUN = "tools"  # stands for the run in names of what tools show
 
@@ -75,6 +76,7 @@ _NEEDS = {
     ),
     "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS, LEDGER), writes=(COMMANDS,), fences=True),
     "peer": _Needs(reads=(COMMANDS,)),
+    "evaluator": _Needs(reads=(LEDGER, WEIGHTS, EVALUATIONS), writes=(EVALUATIONS,)),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.errors import SettingsError
+from schemas.evaluation import Evaluation
 from schemas.records import (
     Command,
     DeadLetter,
@@ -55,6 +56,7 @@ PARTIALS = Topic(name="partials", records=(Partial,), partitions="data", retenti
 EVENTS = Topic(name="events", records=(StageEvent,), partitions="one", retention_ms=7 * DAY_MS)
 COMMANDS = Topic(name="commands", records=(Command,), partitions="one", cleanup="compact")
 WEIGHTS = Topic(name="weights", records=(Manifest,), partitions="one", cleanup="compact")
+EVALUATIONS = Topic(name="evaluations", records=(Evaluation,), partitions="one")
 DEAD_LETTERS = Topic(
     name="dead-letters",
     records=(DeadLetter,),
@@ -74,6 +76,7 @@ CATALOG = (
     EVENTS,
     COMMANDS,
     WEIGHTS,
+    EVALUATIONS,
     DEAD_LETTERS,
 )
 BY_NAME = {topic.name: topic for topic in CATALOG}

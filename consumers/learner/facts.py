@@ -28,6 +28,7 @@ from consumers.learner.loss_settings import AlgorithmName, LossSettings
 from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.trainer import Trainer
 from pipeline.settings import ModelSettings, PositiveInt, Section, WeightsSettings
+from pipeline.sources import SourceSettings
 from schemas.errors import RecordInvalid
 from schemas.references import HAS_REFERENCE
 
@@ -87,8 +88,14 @@ class Arithmetic(Section):
             plugins=plugin_digest(advantage=settings.advantage, loss=loss.function),
             loss=loss if is_built_in(loss.function, loss=True) else loss.model_copy(update={"function": None}),
             cloning=settings.cloning.model_copy(update={"source": None}),
-            cloning_source="" if source is None else blake3(source.model_dump_json().encode()).hexdigest(),
+            cloning_source="" if source is None else _digest_of(source),
         )
+
+
+def _digest_of(source: SourceSettings) -> str:
+    """Without what only a mix has: then it is the digest of releases that knew none."""
+    left_out = set() if source.kind == "mix" else {"parts", "curriculum", "reward_groups"}
+    return blake3(source.model_dump_json(exclude=left_out).encode()).hexdigest()
 
 
 def facts_of(arithmetic: Arithmetic, trainer: Trainer, *, begins: bool, first_anchor: str) -> dict[str, str]:

@@ -24,8 +24,9 @@ class RewardSettings(Replicated):
     """One reward: which plug-in, with which weight, and how patient with it."""
 
     plugin: str = Field(
-        description="A built-in reward (exact_match, number_match, regex, format, math_verify, reasoning_gym, environment, "
-        "length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or path/to/file.py:attr."
+        description="A built-in reward (exact_match, number_match, regex, format, math_verify, reasoning_gym, "
+        "environment, length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or "
+        "path/to/file.py:attr."
     )
     weight: float = Field(
         default=1.0,

@@ -1,8 +1,9 @@
 """Checks of samples and rewards: what the ledger used exists, and what should be scored is scored.
 
 Which rewards must exist: those an outcome used, with the very value; in a sealed run, one per good sample and reward
-that scored others; in a run that goes on, one for each good sample that `behind_limit` later samples of its partition
-overtook (a scorer works on some samples at a time and finishes out of order, so fewer are no loss yet).
+that scored others (on `shadow-rewards` while it had no weight: weights may change between the phases of a run); in a
+run that goes on, one for each good sample that `behind_limit` later samples of its partition overtook (a scorer works
+on some samples at a time and finishes out of order, so fewer are no loss yet).
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def _check_scored_by(facts: Facts, findings: Findings, *, number: int, behind_li
     samples, rewards = facts.fold.samples, facts.fold.rewards
     name = facts.fold.reward_names.word(number)
     groups, keys = samples.ints("group"), samples.keys("key")
+    shadow = facts.fold.shadow
     is_scored = np.isin(keys, rewards.keys("key")[rewards.ints("name") == number])
+    is_scored |= np.isin(keys, shadow.keys("key")[shadow.ints("name") == number])
     unscored = (samples.ints("good") == 1) & ~is_scored & facts.in_window(groups)
     unscored &= ~_is_used(facts, keys, number=number)  # named already by `check_used_rewards`
     overtaken = _num_scored_later(groups % facts.fold.data_partitions, samples.ints("offset"), is_scored=is_scored)

@@ -33,7 +33,7 @@ from schemas.records import (
     Version,
     birth_version,
 )
-from topics.catalog import LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, WEIGHTS, partition_of
+from topics.catalog import LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, partition_of
 
 # Each may refer to the ones after it, so ends are taken in this order.
 AUDITED = (LEDGER, WEIGHTS, REWARDS, REFERENCE_SCORES, SAMPLES, PROMPTS)
@@ -80,6 +80,7 @@ class Fold:
         self.outcomes = Table("group", "lineage", "step", "trained", "offset", "key_attempt")
         self.members = Table("outcome", "member", "key", "key_attempt", "result", "reason", "age", "lineage", "step")
         self.uses = Table("member_row", "name", "key_named", "key_valued")
+        self.shadow = Table("name", "key")  # scored by a reward while it had no weight
         self.rewards = Table("group", "member", "name", "key", "key_named", "key_valued", "offset")
         self.scores = Table("group", "member", "key", "good", "offset")  # of the reference model
         self.samples = Table("group", "member", "key", "good", "lineage", "step", "offset")
@@ -167,6 +168,9 @@ class Fold:
 
     def _add_reward(self, place: Place, reward: Reward) -> None:
         key = identity(reward.group, reward.member, attempt=reward.attempt)
+        if place.topic == SHADOW_REWARDS.name:
+            self.shadow.append(self.reward_names.number(reward.name), key)
+            return
         name = named(key, reward.name)
         value = NO_KEY if reward.value is None else valued(name, reward.value)
         number = self.reward_names.number(reward.name)

@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 
 import click
 
-STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer", "evaluator")
 
 config_option = click.option(
     "--config", "-c", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Run file (TOML)."
@@ -76,14 +76,16 @@ def up(
     """
     stages = _stages(only)
     _end_in_order_when_asked()
-    from ops.launch import launch
+    from ops.launch import launch_all
     from ops.made_with import check_made_with
     from ops.named_checks import check_named
+    from ops.phases import check_phases
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
 
     run_file = load_run_file(config, overrides=overrides)
     if check_only:
+        check_phases(run_file)
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
         check_named(run_file, stages=stages)
@@ -92,7 +94,7 @@ def up(
             click.echo(f"note: {changed}", err=True)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
         return 0
-    return launch(run_file, state_dir=state_dir, quiet=quiet, only=stages)
+    return launch_all(run_file, state_dir=state_dir, quiet=quiet, only=stages)
 
 
 @click.command()

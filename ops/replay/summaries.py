@@ -12,6 +12,7 @@ from schemas.packed import unpack_f32, unpack_i32, unpack_mask
 from schemas.records import (
     Command,
     DeadLetter,
+    Evaluation,
     LedgerSealed,
     LineageStarted,
     Manifest,
@@ -48,6 +49,10 @@ def _summary(record: Record) -> Iterator[str]:
             yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, model {record.model_digest[:12]}"
         case Outcome():
             yield from _outcome(record)
+        case Evaluation():
+            said = "no score" if record.mean is None else f"mean {record.mean:g}, of the best {record.best_mean:g}"
+            yield f"{record.name} on version {record.version}: {said}"
+            yield f"{record.num_scored} scored, {record.num_failed} failed, took {record.duration_s:.1f} s"
         case DeadLetter():
             yield f"from {record.topic}[{record.partition}] {record.offset}, read by {record.reader}"
             yield f"because: {printable(record.error)}"

@@ -31,6 +31,7 @@ FINISH_STOP = "stop"  # an end-of-sequence token or a stop string
 FINISH_LENGTH = "length"  # `max_tokens` or the end of the context
 FINISH_ABORT = "abort"
 FINISH_FAILED = "failed"  # this request went wrong, the others go on: no tokens, `failure` says why
+ROLLOUT, EVALUATION = "rollout", "evaluation"  # classes of requests
 RAW = "raw"  # log-probabilities of the model's softmax at temperature 1
 PROCESSED = "processed"  # log-probabilities after temperature, top-k and top-p
 
@@ -56,6 +57,7 @@ class GenerationRequest:
     # The last so many of `prompt_tokens` are completion tokens, made before. `max_tokens`, stop strings and the text of
     # the generation are of the whole completion; its tokens, log-probabilities and runs are of what is added to it.
     num_made: int = 0
+    traffic: str = ROLLOUT  # whose request it is, where an engine serves both: ROLLOUT or EVALUATION
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

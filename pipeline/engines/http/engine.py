@@ -244,6 +244,7 @@ class HttpEngine:
             max_tokens=held.max_tokens,
             seed=seed,
             stop_token_ids=list(self._facts.eos_token_ids),
+            priority=1 if held.request.traffic == self._settings.yields else 0,
         )
 
     def _results(self, ended: Sequence[Ended]) -> list[Generation]:

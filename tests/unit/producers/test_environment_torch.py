@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from consumers.learner.tensors import completion_logprobs, rows_of
+from consumers.learner.forward import Forward
+from consumers.learner.tensors import rows_of
 from pipeline.engines.model_dir import load_model
 from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.tiny import make_tiny_model
@@ -64,7 +65,7 @@ def test_log_probabilities_are_the_learners_own_and_what_was_heard_is_masked(tmp
         assert len(unpack_i32(sample.turns)) == 3 or sample.environment_facts["ended"] == "done"
     rows = rows_of(found, device=torch.device("cpu"))
     with torch.no_grad():
-        computed = completion_logprobs(load_model(tmp_path / "model", device="cpu", dtype="float32"), rows)
+        computed = Forward(load_model(tmp_path / "model", device="cpu", dtype="float32")).logprobs(rows)
     trains = rows.loss_mask[rows.completion] == 1
     assert 0 < int((~trains).sum()) < len(trains)
     assert torch.allclose(computed[trains], rows.behaviour_logprobs[rows.completion][trains], atol=1e-5)

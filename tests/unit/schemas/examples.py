@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from schemas.evaluation import EvaluatedItem, Evaluation
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import (
     ChunkRef,
@@ -211,6 +212,28 @@ _MANIFEST = Manifest(
     delta_bytes=77,
 )
 
+_EVALUATION = Evaluation(
+    run="demo",
+    name="sums",
+    version=Version(lineage=1, step=6),
+    settings_digest="ab" * 32,
+    mean=0.5,
+    best_mean=1.0,
+    num_prompts=1,
+    num_scored=1,
+    num_failed=1,
+    mean_tokens=2.5,
+    items=(
+        EvaluatedItem(index=0, member=0, value=0.5, num_tokens=3, text=" 5 \u2713"),
+        EvaluatedItem(index=0, member=1, failure="timeout: no value within 1 s", num_tokens=2),
+    ),
+    facts={"engine": "torch"},
+    began_unix_ms=NOW_MS,
+    ended_unix_ms=NOW_MS + 1500,
+    duration_s=1.5,
+    producer="evaluator-0",
+)
+
 EXAMPLES: tuple[Record, ...] = (
     PROMPT,
     SAMPLE,
@@ -244,6 +267,7 @@ EXAMPLES: tuple[Record, ...] = (
         reader="learner-1",
         unix_ms=NOW_MS,
     ),
+    _EVALUATION,
 )
 
 

@@ -13,6 +13,7 @@ from topics.catalog import (
     CATALOG,
     COMMANDS,
     DEAD_LETTERS,
+    EVALUATIONS,
     EVENTS,
     LEDGER,
     PARTIALS,
@@ -44,11 +45,12 @@ def who(operation: Operation, topic: Topic) -> set[str]:
         (REFERENCE_SCORES, {"reference"}, {"learner"}),
         (REWARDS, {"reward"}, {"learner"}),
         (SHADOW_REWARDS, {"reward"}, set()),
-        (LEDGER, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
+        (LEDGER, {"learner"}, {"prompts", "rollout", "learner", "scheduler", "evaluator"}),
         (PARTIALS, {"rollout"}, {"rollout"}),
         (EVENTS, set(STAGES), {"scheduler", "learner"}),
         (COMMANDS, {"scheduler"}, {"scheduler", "prompts", "rollout", "peer"}),
-        (WEIGHTS, {"learner"}, {"prompts", "rollout", "learner", "scheduler"}),
+        (WEIGHTS, {"learner"}, {"prompts", "rollout", "learner", "scheduler", "evaluator"}),
+        (EVALUATIONS, {"evaluator"}, {"evaluator"}),
         (DEAD_LETTERS, set(STAGES), set()),
     ],
 )
@@ -66,6 +68,7 @@ def test_the_table_is_that_of_the_design(topic: Topic, writers: set[str], reader
         ("reference", ("consumers/reference/",)),
         ("learner", ("consumers/learner/",)),
         ("scheduler", ("consumers/scheduler/",)),
+        ("evaluator", ("consumers/evaluator/",)),
     ],
 )
 def test_a_stage_names_only_topics_that_it_may_use(stage: str, places: tuple[str, ...]) -> None:
