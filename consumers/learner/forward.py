@@ -45,8 +45,11 @@ class Forward:
         self._bfloat16 = bfloat16
 
     def logprobs(self, rows: Rows) -> Tensor:
-        """Log-probabilities of the completion tokens, [tokens] in row order, float32; see `tensors.completion_logprobs`
-        on temperature and truncation."""
+        """Log-probabilities of the completion tokens, [tokens] in row order, float32.
+
+        Logits are divided by the sampling temperature, as the sampler did. Truncation by top-p or top-k is not
+        repeated: its renormalisation shows up as an importance weight below its cap (see `losses`).
+        """
         scaled, targets = self._predictions(rows)
         return torch.log_softmax(scaled, dim=-1).gather(1, targets[:, None]).squeeze(1)
 
