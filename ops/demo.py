@@ -30,17 +30,21 @@ from pipeline.exit_codes import ExitCode
 from topics.access import ADMIN, READER
 
 CONTEXT_TOKENS = 32
+TASKS = {"sums": "demo.toml", "guess": "demo_guess.toml", "calculator": "demo_calculator.toml"}
 # vLLM has a process of its own per engine and takes long to start.
 ENGINE_SETTINGS = {"vllm": ("rollout.replicas=1", "learner.silent_notice_s=240.0", "learner.silent_end_s=480.0")}
 
 
-def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: bool) -> int:
+def run_demo(*, engine: str, overrides: Sequence[str], state_dir: Path, quiet: bool, task: str = "sums") -> int:
     """Run the demo; returns the exit code.
+
+    Args:
+        task: one of `TASKS`.
 
     Raises:
         RlweaveError: a step before the run itself failed.
     """
-    with as_file(files("ops") / "demo.toml") as path:  # (1)
+    with as_file(files("ops") / TASKS[task]) as path:  # (1)
         run_file = load_run_file(
             path, overrides=[f'rollout.engine="{engine}"', *ENGINE_SETTINGS.get(engine, ()), *overrides]
         )

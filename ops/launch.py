@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -25,10 +26,12 @@ from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.named_checks import check_named, launcher_role, teller_role
 from ops.outputs import writing
+from ops.phases import InPhase, Launched, run_phases
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
 from ops.run_file import RunFile, save_run_file
+from ops.run_record import record_begin, record_end
 from ops.runs import stages_at_work
 from ops.supervisor.orders import Orders
 from ops.supervisor.supervisor import Supervisor
@@ -36,7 +39,8 @@ from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, pool_of, programs,
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import CONNECT_S, StopSignal, make_context
 from pipeline.weights.tokens import run_token
-from schemas.errors import LeaseHeld
+from schemas.errors import LeaseHeld, LogError, SettingsError
+from schemas.records import StageEvent
 from topics.access import ADMIN, STAGES
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
@@ -45,11 +49,19 @@ PROCESSES_FILE = "processes.json"
 BEATS_WATCHED = 2.5  # heartbeats without an event after which nobody is at work
 
 
-def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Sequence[str] = STAGES) -> int:
+def launch(
+    run_file: RunFile,
+    *,
+    state_dir: Path,
+    quiet: bool = False,
+    only: Sequence[str] = STAGES,
+    phase: InPhase | None = None,
+) -> int:
     """Run the stages of `run_file` until the learner is done or the user stops them; returns the exit code.
 
     Args:
         only: stages that run here; the others are on other machines.
+        phase: given: of which phase these settings are.
 
     Raises:
         SettingsError: settings contradict each other, or the run was made with others.
@@ -66,14 +78,37 @@ def launch(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Seq
     log = open_log(run_file, role=launcher_role(only))
     log.connect(deadline=Deadline.after(CONNECT_S))
     with hold(run_file.run.folder, stages=only):  # (3)
-        changed = check_made_with(run_file)
+        changed = check_made_with(run_file, in_phase=phase is not None)
         if changed and not quiet:
             click.echo(f"note: {changed}", err=True)
         _refuse_second(run_file, stages=only)
         log.admin().ensure_topics()
         if _is_complete(LogEnds(log, run_file=run_file), run_file, stages=only):
             return int(ExitCode.OK)
-        return _supervise(run_file, log=log, quiet=quiet, only=only)
+        return _supervise(run_file, log=log, quiet=quiet, only=only, phase=phase)
+
+
+def launch_all(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only: Sequence[str] = STAGES) -> int:
+    """`launch`, phase by phase where the run file has phases.
+
+    Raises:
+        SettingsError: also: phases cannot be run by a part of a run.
+    """
+    if not run_file.phases:
+        return launch(run_file, state_dir=state_dir, quiet=quiet, only=only)
+    if not set(only) >= set(STAGES):
+        raise SettingsError(
+            "phases change the settings of every stage, so they are run by one `rlweave up` of all stages",
+            hint="leave --only out, or write a run file for each phase",
+        )
+
+    def one(chosen: RunFile, phase: InPhase) -> Launched:
+        code = launch(chosen, state_dir=state_dir, quiet=quiet, phase=phase)
+        resolved = resolve(chosen, state_dir=state_dir, start=False)
+        seal = LogEnds(open_log(resolved, role=launcher_role(only)), run_file=resolved).seal() if code == 0 else None
+        return Launched(code=code, seal=seal)
+
+    return run_phases(run_file, launch_one=one, say=click.echo)
 
 
 def _is_complete(ends: LogEnds, run_file: RunFile, *, stages: Sequence[str]) -> bool:
@@ -94,18 +129,21 @@ def _is_complete(ends: LogEnds, run_file: RunFile, *, stages: Sequence[str]) -> 
     return True
 
 
-def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[str]) -> int:
+def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[str], phase: InPhase | None) -> int:
     folder = run_file.run.folder
     with writing(folder, setting="run.dir"):
         settings_file = _save_settings(run_file, only=only)  # (4)
         keep_model(run_file)
+        record_begin(log, run_file, stages=only)
     run_token(folder, token_file=run_file.weights.token_file)
     slots = pool_of(run_file, stages=only)
-    stop = _stop_on_signals()
+    stop = _stop_on_signals() if phase is None else phase.stop
     ends = LogEnds(log, run_file=run_file)
     part = PartEnd(ends, stages=only, settings=run_file.supervisor, stop=stop)
     with (
-        Progress(log, run_file=run_file, quiet=quiet) as progress,
+        Progress(
+            log, run_file=run_file, quiet=quiet, on_event=_ignored if phase is None else phase.watch.take
+        ) as progress,
         _orders(run_file, log=log, stop=stop, only=only) as orders,
     ):
 
@@ -113,6 +151,8 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
             progress.turn()
             part.turn()
             orders.turn(supervisor)
+            if phase is not None:
+                phase.watch.turn()
 
         supervisor = Supervisor(  # (5)
             [each for each in programs(run_file, settings_file=settings_file) if each.stage in only],
@@ -126,11 +166,17 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
         )
         supervisor.slots = slots
         code = supervisor.run()
-        if code == 0:
+        if code == 0 and phase is None:
             progress.say(_how_it_ended(stop, run_file, is_complete=part.is_reached))
     with writing(folder, setting="run.dir"):
         (folder / PROCESSES_FILE).write_bytes(orjson.dumps(supervisor.pids, option=orjson.OPT_INDENT_2))
+        with suppress(LogError):  # the broker may be what ended it
+            record_end(log, run_file, code=code)
     return code
+
+
+def _ignored(_: StageEvent) -> None:
+    """Nobody wants to hear it."""
 
 
 def _orders(run_file: RunFile, *, log: KafkaLog, stop: StopSignal, only: Sequence[str]) -> Orders:

@@ -7,7 +7,7 @@ What never changes in a run, and why:
 - run.partitions: topics keep theirs.
 - run.group_size: open groups on the topics have that many members; they would wait for ever, or be dropped.
 - run.seed; prompts.source: kind, task and plugin: group n is prompt n of one source. Files, entries and epochs may be
-  added, to go on with a run that has used up its prompts.
+  added, to go on with a run that has used up its prompts. A phase of a run may have a source of its own.
 - learner.cloning: it came before the first version. More steps would clone in the middle of the run, and `retrain`
   takes its source from here.
 - what is in model.path: checkpoints and versions have its shape, `retrain` begins with its weights. It may move.
@@ -42,13 +42,17 @@ _FIXED = (
     "prompts.source.plugin",
     "learner.cloning",
 )
+_FIXED_IN_PHASES = tuple(name for name in _FIXED if not name.startswith("prompts."))
 _ELSEWHERE = ("kafka", "redis", "run.name", "run.dir", "model.path")  # where things are
 _WRITER = ("transformers_version", "_name_or_path")  # in config.json: who wrote it
 _END_BYTES = 2**20  # read of each end of a weight file; names and shapes are in the first
 
 
-def check_made_with(run_file: RunFile) -> str:
+def check_made_with(run_file: RunFile, *, in_phase: bool = False) -> str:
     """Refuse settings that the run was not made with; returns a line on those that changed, empty: none did.
+
+    Args:
+        in_phase: these are the settings of one phase of the run, which may have prompts of its own.
 
     Raises:
         SettingsError: with all that must not change and did, or the run's settings cannot be read.
@@ -61,7 +65,7 @@ def check_made_with(run_file: RunFile) -> str:
     wrong = [
         f"{name}: the run has {shown(old, name=name)}, the run file has {shown(new, name=name)}"
         for name, old, new in found
-        if _is_in(name, _FIXED)
+        if _is_in(name, _FIXED_IN_PHASES if in_phase else _FIXED)
     ]
     wrong += _model_differences(made, run_file)
     if wrong:
@@ -71,7 +75,7 @@ def check_made_with(run_file: RunFile) -> str:
             hint="choose another run.name, set them back, or delete that run and its folder: "
             f"`rlweave runs delete {made.run.name} --files --dir {run_file.run.dir}`",
         )
-    told = [_change(each) for each in found if not _is_in(each[0], (*_FIXED, *_ELSEWHERE))]
+    told = [_change(each) for each in found if not _is_in(each[0], _ELSEWHERE)]
     return f"run {made.run.name} goes on with other settings than before: {', '.join(told)}" if told else ""
 
 

@@ -9,6 +9,7 @@ Failure: `SettingsError`, `PluginError` or `WeightsError` naming the setting, th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from consumers.rewards.opening import open_plugin
 from consumers.scheduler.stage import load_policy
@@ -18,6 +19,7 @@ from ops.run_file import RunFile
 from ops.wiring import SINGLE_STAGES
 from pipeline.credentials import client_config, redis_client
 from pipeline.engines.backends import check_backend
+from pipeline.environments.opening import open_environment
 from pipeline.sources import open_source
 from pipeline.uploads.target import check_target
 from pipeline.weights.tls import client_context, server_context
@@ -33,17 +35,25 @@ def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
         SettingsError, PluginError, WeightsError: something is not, or cannot be opened.
     """
     check_folder(run_file.run.folder, setting="run.dir")
+    if run_file.reference is None:  # nothing of it is started, so it needs no credentials
+        stages = [stage for stage in stages if stage != "reference"]
     _check_credentials(run_file, stages=stages)
     if "learner" in stages or "rollout" in stages:
         check_model(run_file)
     if "learner" in stages:
         _check_learner(run_file)
+    if "reference" in stages and run_file.reference is not None and run_file.reference.path is not None:
+        _check_model(run_file.reference.path, setting="reference.path")
     if "rollout" in stages:
         check_backend(run_file.rollout.engine)
+        if run_file.environment is not None:
+            open_environment(run_file.environment)
     for reward in run_file.rewards.values() if "reward" in stages else ():
         opened = open_plugin(reward)
         if opened is not None:
             opened.pool.close()
+    if "evaluator" in stages and run_file.evaluation:
+        _check_evaluator(run_file)
     if "scheduler" in stages:
         load_policy(run_file.scheduler.policy)
     if "prompts" in stages:
@@ -56,10 +66,13 @@ def check_model(run_file: RunFile) -> None:
     Raises:
         SettingsError: it is no directory with a configuration.
     """
-    path = run_file.model.path
+    _check_model(run_file.model.path, setting="model.path")
+
+
+def _check_model(path: Path, *, setting: str) -> None:
     if not (path / "config.json").is_file():
         raise SettingsError(
-            f"model.path = {path} has no config.json, so it is not a directory of a transformers model",
+            f"{setting} = {path} has no config.json, so it is not a directory of a transformers model",
             hint="give the directory that save_pretrained wrote; paths are relative to the working directory",
         )
 
@@ -81,14 +94,28 @@ def _check_learner(run_file: RunFile) -> None:
         check_file(learner.oracle_file, setting="learner.oracle_file")
     if learner.checkpoint.upload is not None:
         check_target(learner.checkpoint.upload)
+    if learner.advantage is not None or learner.loss.function is not None or learner.algorithm == "dpo":
+        from consumers.learner.algorithms import recipe_of  # noqa: PLC0415 - needs torch, which is with the learner
+
+        recipe_of(learner.algorithm, learner.loss, advantage=learner.advantage)
     if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
         open_source(learner.cloning.source, seed=run_file.run.seed)
+
+
+def _check_evaluator(run_file: RunFile) -> None:
+    check_backend(run_file.evaluator.engine)
+    for chosen in run_file.evaluation.values():
+        open_source(chosen.source, seed=run_file.run.seed)
+        opened = open_plugin(chosen.scoring)
+        if opened is not None:
+            opened.pool.close()
 
 
 def _check_credentials(run_file: RunFile, *, stages: Sequence[str]) -> None:
     """Users, passwords, certificates and tokens that are in files; those of local services are made by them."""
     if run_file.kafka.bootstrap != LOCAL:
-        for role in (launcher_role(stages), *stages):
+        missing = () if run_file.evaluation else ("evaluator",)
+        for role in (launcher_role(stages), *(stage for stage in stages if stage not in missing)):
             client_config(run_file.kafka, role=role)
     if run_file.redis.url not in (LOCAL, WITHOUT):
         redis_client(run_file.redis)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +38,7 @@ TOLD = frozenset(
         "upstream_silent",
         "checkpoint_failed",
         "record_stuck",
+        "rescored",
         "offsets_lost",
         "topic_recreated",
         "batch_unreadable",
@@ -66,7 +67,10 @@ def described(event: StageEvent) -> str:
 class Progress:
     """Shows a run while it goes on. A context manager; `turn` is called often and returns at once."""
 
-    def __init__(self, log: Log, *, run_file: RunFile, quiet: bool) -> None:
+    def __init__(
+        self, log: Log, *, run_file: RunFile, quiet: bool, on_event: Callable[[StageEvent], None] = lambda _: None
+    ) -> None:
+        self._on_event = on_event
         self._log = log
         self._run_file = run_file
         self._quiet = quiet
@@ -134,6 +138,7 @@ class Progress:
             if isinstance(envelope.record, StageEvent):
                 self._view.add(envelope.record, heard_s=time.monotonic())
                 self._tell(envelope.record)
+                self._on_event(envelope.record)
         for envelope in _read(self._ledger):
             num += 1
             self._drops.add(envelope.record)

@@ -1,15 +1,15 @@
-"""A run trained again from its topics: behind `rlweave retrain`.
+"""A run trained again from its topics, as it was or with other settings: behind `rlweave retrain`.
 
-Role: settings of the run in, a folder with a report (and what was trained) out; the work is the learner's recorded
-mode (`consumers.learner.recorded`).
+Role: settings of the run and changes of them in, a folder with a report (and what was trained) out; the work is the
+learner's recorded mode (`consumers.learner.recorded`).
 Invariants: the run is only read; the folder is new, and outside the run's own.
 Failure: `NotRepeatable`, `SettingsError`; the steps done until then are in the folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumers.learner.recorded.history import RecordedHistory, read_history
@@ -33,6 +33,7 @@ class RetrainRequest:
     until_step: int | None = None
     check_only: bool = False  # stop at the first difference, leave no weights
     model: Path | None = None  # instead of the run's own path
+    changes: Mapping[str, object] = field(default_factory=dict)  # settings the run did not have, by name in a run file
 
 
 def retrain(
@@ -52,18 +53,18 @@ def retrain(
 
     Raises:
         NotRepeatable: records are missing, or the run was trained otherwise.
-        SettingsError: the folder is at fault.
+        SettingsError: the folder or a change is at fault.
         LogUnavailable: no broker answers.
     """
     _check_folder(request.into, run_file=run_file)
-    setup = _setup(run_file, model=request.model)
+    setup = _setup(run_file, model=request.model, changes=request.changes)
     log.connect(deadline=Deadline.after(CONNECT_S))
     history = read_history(log, until_step=request.until_step)
     repetition = Repetition(log, history, setup=setup)
     notes = _notes(repetition, history)
     for line in notes:
         say(line)
-    files, verdict, complete = _new_report(request.into), Verdict(), False
+    files, verdict, complete = _new_report(request.into), Verdict(changes=repetition.changes), False
     try:
         for report in repetition.run():
             files.add(report)
@@ -73,13 +74,14 @@ def retrain(
                 break
         complete = verdict.last_step == history.steps[-1].version.step
     finally:
-        files.close(verdict, run=log.run, notes=notes, complete=complete, recorded_steps=history.end)
+        settings = {str(lineage): each.model_dump(mode="json") for lineage, each in repetition.arithmetic.items()}
+        files.close(verdict, run=log.run, notes=notes, complete=complete, recorded_steps=history.end, settings=settings)
     if not request.check_only:
         write_output(request.into, repetition.trainer, model=setup.model.path)
     return verdict
 
 
-def _setup(run_file: RunFile, *, model: Path | None) -> RetrainSetup:
+def _setup(run_file: RunFile, *, model: Path | None, changes: Mapping[str, object]) -> RetrainSetup:
     section = run_file.model if model is None else run_file.model.model_copy(update={"path": model})
     return RetrainSetup(
         settings=run_file.learner,
@@ -87,6 +89,8 @@ def _setup(run_file: RunFile, *, model: Path | None) -> RetrainSetup:
         weights=run_file.weights,
         seed=run_file.run.seed,
         checkpoints=run_file.run.folder / "checkpoints",
+        has_reference=run_file.reference is not None,
+        changes=changes,
     )
 
 
@@ -113,7 +117,8 @@ def _new_report(into: Path) -> ReportFiles:
 
 def _notes(repetition: Repetition, history: RecordedHistory) -> list[str]:
     """What may make a difference."""
-    notes = say_environment(repetition.environment)
+    notes = [f"{name} = {new} (the run: {old})" for name, (old, new) in repetition.changes.items()]
+    notes += say_environment(repetition.environment)
     for lineage, names in repetition.settings_apart.items():
         told = ", ".join(names)
         notes.append(f"lineage {lineage} had other settings than the run's folder now; its own are applied: {told}")

@@ -38,8 +38,9 @@ def _errors(run_file: RunFile) -> Iterator[str]:
             f"run.min_group_members = {run.min_group_members} is above run.group_size = {run.group_size}: "
             "every group would be dropped"
         )
+    yield from _environment_errors(run_file)
     if not run_file.required_rewards:
-        yield "rewards: none has a weight other than 0, so there is nothing to learn from"
+        yield "rewards: none is required and has a weight other than 0, so there is nothing to learn from"
     ranks, name = _most_ranks(run_file)
     if ranks > run.partitions:
         yield (
@@ -68,6 +69,15 @@ def _errors(run_file: RunFile) -> Iterator[str]:
     cloning = run_file.learner.cloning
     if cloning.num_steps > 0 and cloning.source is None:
         yield "learner.cloning.num_steps is above 0 but learner.cloning.source is not set"
+
+
+def _environment_errors(run_file: RunFile) -> Iterator[str]:
+    named = [name for name, reward in run_file.rewards.items() if reward.plugin == "environment"]
+    if named and run_file.environment is None:
+        yield (
+            f"rewards.{named[0]}.plugin = environment and there is no [environment]: no sample has step rewards, so "
+            "none would be scored"
+        )
 
 
 def _pool_errors(run_file: RunFile) -> Iterator[str]:
@@ -161,4 +171,5 @@ def _most_ranks(run_file: RunFile) -> tuple[int, str]:
 
 
 def _sample_bytes(run_file: RunFile) -> int:
-    return SAMPLE_OVERHEAD_BYTES + BYTES_PER_TOKEN * run_file.prompts.sampling.max_tokens
+    own, acted_in = run_file.prompts.sampling.max_tokens, run_file.environment
+    return SAMPLE_OVERHEAD_BYTES + BYTES_PER_TOKEN * (own if acted_in is None else acted_in.max_tokens)

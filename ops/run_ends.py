@@ -1,7 +1,7 @@
 """What the log says of the end of a run: sealed, and scored to the last sample.
 
 Role: tells the supervisor what exit codes cannot, and ends a part of a run whose learner is elsewhere.
-Data in: the last records of the ledger, and the lag of the reward consumers. Data out: two answers.
+Data in: the last records of the ledger, the lag of the reward consumers, `evaluations`. Data out: two answers.
 Invariants: what the broker does not tell is taken as "no", so a run is not ended on a guess.
 Failure: none; the broker being away is "no".
 """
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from consumers.rewards.settings import group_id
+from ops.evaluations import evaluations_of
 from ops.run_file import RunFile
 from ops.supervisor.settings import SupervisorSettings
 from pipeline.sources import open_source
@@ -40,7 +41,7 @@ class Ends(Protocol):
         ...
 
     def is_drained(self) -> bool:
-        """Whether every sample has been scored; unknown is no."""
+        """Whether every sample has been scored and the last version evaluated; unknown is no."""
         ...
 
 
@@ -124,7 +125,24 @@ class LogEnds:
         return source.num_items is not None and cursor.next_index >= source.num_items
 
     def is_drained(self) -> bool:
-        """Whether every reward consumer has committed all samples; unknown lag counts as not."""
+        """Whether every reward consumer has committed all samples, and the last version was evaluated on every set;
+        what is not known counts as not."""
+        return self._is_scored() and self._is_evaluated()
+
+    def _is_evaluated(self) -> bool:
+        """Whether every set has an evaluation of the step that the run is sealed with."""
+        sets = self._run_file.evaluation
+        if not sets:
+            return True
+        seal = self.seal()
+        try:
+            done = {each.name for each in evaluations_of(self._log) if seal and each.version.step >= seal.step}
+        except RlweaveError as error:
+            _log.warning("whether the last version was evaluated is not known: %s", error.message)
+            return False
+        return sets.keys() <= done
+
+    def _is_scored(self) -> bool:
         run, admin = self._run_file.run.name, self._log.admin()
         groups = [group_id(run, name, settings=settings) for name, settings in self._run_file.rewards.items()]
         try:

@@ -14,16 +14,21 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeAlias, get_args, get_origin
+from typing import Self, TypeAlias, get_args, get_origin
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
 from consumers.learner.settings import LearnerSettings
+from consumers.reference.settings import ReferenceSettings
 from consumers.rewards.settings import RewardSettings
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.topology import TopologySettings
+from ops.phase_settings import PhaseSettings
 from ops.supervisor.settings import SupervisorSettings
+from pipeline.environments.settings import EnvironmentSettings
+from pipeline.reward_rule import RewardTerm
 from pipeline.secrets import shown
 from pipeline.settings import (
     KafkaSettings,
@@ -51,25 +56,54 @@ class RunFile(Section):
     weights: WeightsSettings = Field(default_factory=WeightsSettings, description="How versions travel.")
     prompts: PromptsSettings = Field(description="The prompt producer.")
     rollout: RolloutSettings = Field(default_factory=RolloutSettings, description="Rollout producers.")
+    environment: EnvironmentSettings | None = Field(
+        default=None, description="What the policy acts in; absent: a completion is one turn."
+    )
     rewards: dict[str, RewardSettings] = Field(description="Reward consumers by reward name.")
+    reference: ReferenceSettings | None = Field(
+        default=None, description="The reference model; absent: no sample is scored by one."
+    )
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="The learner.")
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings, description="The scheduler.")
+    evaluator: EvaluatorSettings = Field(default_factory=EvaluatorSettings, description="The evaluator.")
+    evaluation: dict[str, EvaluationSettings] = Field(
+        default_factory=dict, description="Evaluation sets by name; none: there is no evaluator."
+    )
     topology: TopologySettings = Field(default_factory=TopologySettings, description="Domains, for several hosts.")
     traffic: TrafficSettings = Field(default_factory=TrafficSettings, description="What a host may send.")
+    phases: tuple[PhaseSettings, ...] = Field(
+        default=(), description="A sequence of phases with other settings each; none: the run is one phase."
+    )
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
-    @field_validator("rewards")
+    @field_validator("rewards", "evaluation")
     @classmethod
-    def _names_are_plain(cls, value: dict[str, RewardSettings]) -> dict[str, RewardSettings]:
+    def _names_are_plain(cls, value: dict[str, Section]) -> dict[str, Section]:
         for name in value:
             if not name.replace("_", "").replace("-", "").isalnum():
-                raise ValueError(f"reward name {name!r} may hold letters, digits, '-' and '_' only")
+                raise ValueError(f"name {name!r} may hold letters, digits, '-' and '_' only")
         return value
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        if self.learner.loss.reference_kl > 0 and self.reference is None:
+            raise ValueError("learner.loss.reference_kl is above 0, and no section [reference] says who scores samples")
+        if self.learner.compute_dtype == "bfloat16" and "float32" != self.model.dtype != self.weights.wire_dtype:
+            raise ValueError(
+                f'learner.compute_dtype = "bfloat16" keeps weights in float32, and engines hold {self.model.dtype}: '
+                f'set weights.wire_dtype = "{self.model.dtype}", or model.dtype = "float32"'
+            )
+        return self
+
+    @property
+    def reward_terms(self) -> dict[str, RewardTerm]:
+        """What every reward is to the training signal, by name; shadows are left out."""
+        return {name: reward.term for name, reward in sorted(self.rewards.items()) if not reward.is_shadow}
 
     @property
     def required_rewards(self) -> dict[str, float]:
-        """Weight of every reward that enters the training signal, by name."""
-        return {name: reward.weight for name, reward in sorted(self.rewards.items()) if reward.weight != 0}
+        """Weight of every reward without which no sample is trained, by name."""
+        return {name: term.weight for name, term in self.reward_terms.items() if term.required}
 
 
 def load_run_file(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
@@ -160,18 +194,28 @@ def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     return parse_run_file(values, origin=str(path))
 
 
-def _apply(values: dict[str, Toml], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Toml]:
+    """Name and value of `section.key=value`; the value is TOML, or taken as text where it is none.
+
+    Raises:
+        SettingsError: it is not of that form.
+    """
     path, found, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not found or not all(keys):
+    if not found or not all(path.strip().split(".")):
         raise SettingsError(f"override {path!r} is not of the form section.key=value")
+    return path.strip(), _value(text.strip())
+
+
+def _apply(values: dict[str, Toml], override: str) -> None:
+    path, value = parse_override(override)
+    keys = path.split(".")
     node = values
     for key in keys[:-1]:
         child = node.setdefault(key, {})
         if not isinstance(child, dict):
             raise SettingsError(f"override of {path!r}: {key!r} is a value, not a section")
         node = child
-    node[keys[-1]] = _value(text.strip())
+    node[keys[-1]] = value
 
 
 def _value(text: str) -> Toml:
@@ -199,8 +243,15 @@ def _similar(path: str) -> str:
         by_word.setdefault(each.rpartition(".")[2], []).append(each)
     section, _, word = path.rpartition(".")
     near = [each for like in get_close_matches(word, sorted(by_word), n=3) for each in by_word[like]]
-    found = sorted(near, key=lambda each: each.rpartition(".")[0] != section)[:3]
+    own = [each for each in near if _is_section(each.rpartition(".")[0], section)]
+    found = own if own else near[:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _is_section(written: str, section: str) -> bool:
+    """Whether a section is the one that is written so, with NAME for any name."""
+    words, seen = written.split("."), section.split(".")
+    return len(words) == len(seen) and all(word in ("NAME", each) for word, each in zip(words, seen, strict=True))
 
 
 def _setting_paths(section: type[BaseModel], *, within: str = "") -> Iterator[str]:

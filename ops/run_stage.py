@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
@@ -31,6 +31,7 @@ from schemas.errors import SettingsError
 from topics.log import Log
 
 _PARENT_POLL_S = 1.0
+_PAST_NICENESS = 19  # the lowest priority: scoring the past takes what training leaves
 _LAST_EVENTS_S = 10.0  # at most, to write the last events
 
 
@@ -43,6 +44,16 @@ class StageRequest:
     reward: str | None
     plugin: str | None
     shadow: bool
+    past: bool = False  # a reward: score what is in the log, and end
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A stage that has something to say to a person at its end."""
+
+    def report(self) -> str:
+        """A line; empty: nothing."""
+        ...
 
 
 class Build(Protocol):
@@ -62,6 +73,8 @@ def run_one(
         AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
+    if request.past:
+        os.nice(_PAST_NICENESS)  # before there are threads, which would keep theirs
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
@@ -69,6 +82,7 @@ def run_one(
     load = load_saved if config.suffix == ".json" else load_run_file
     run_file = load(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
+    request = replace(request, reward=reward)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
     context = replace(context_of(log, run_file, request=request), stop=stop)
@@ -82,9 +96,13 @@ def run_one(
     if stop.requested:
         return int(ExitCode.OK)
     calm_collector()
-    stage = build(StageChoice(stage=request.stage, slot=request.slot, reward=reward), run_file, context=context)
+    choice = StageChoice(stage=request.stage, slot=request.slot, reward=reward, past=request.past)
+    stage = build(choice, run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
-    return _leave(run_stage(stage, context, on_stopped=_leave_soon))
+    code = run_stage(stage, context, on_stopped=_leave_soon)
+    if isinstance(stage, Reporting) and (said := stage.report()):
+        sys.stdout.write(f"{said}\n")
+    return _leave(code)
 
 
 def _leave_soon(code: ExitCode) -> None:
@@ -107,11 +125,14 @@ def _leave(code: ExitCode) -> NoReturn:
 
 
 def context_of(log: Log, run_file: RunFile, *, request: StageRequest) -> StageContext:
-    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics.
+    """What the stage is given. One learner rank of several is told apart by its name and by a label of its metrics, a
+    reward by a label.
 
     Raises:
         LogUnavailable: no broker answers.
     """
+    if request.reward is not None:
+        return make_context(log, run=run_file.run, stage=request.stage, labels={"name": request.reward})
     if request.stage != "learner" or run_file.learner.rank_limits[1] == 1:
         return make_context(log, run=run_file.run, stage=request.stage)
     rank = str(request.slot)
@@ -129,7 +150,7 @@ def _with_reward(run_file: RunFile, request: StageRequest) -> tuple[RunFile, str
     """The run file with the reward of the command line in it, and the name of the reward to run."""
     if request.stage != "reward":
         if request.plugin is not None or request.shadow or request.reward is not None:
-            raise SettingsError("--name, --plugin and --shadow belong to the stage reward")
+            raise SettingsError("--name, --plugin, --shadow and --from-beginning belong to the stage reward")
         return run_file, None
     name = request.reward
     if name is None and len(run_file.rewards) == 1 and request.plugin is None:

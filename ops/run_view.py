@@ -16,7 +16,8 @@ from pipeline.history import Lineages
 from schemas.reasons import Result
 from schemas.records import LineageStarted, Outcome, Record, StageEvent
 
-SINGLE = frozenset({"prompts", "learner", "scheduler", "peer"})  # stages that are one process, or one per rank
+# Stages that are one process, or one per rank.
+SINGLE = frozenset({"prompts", "learner", "scheduler", "peer", "evaluator"})
 QUIET_BEATS = 5.0  # heartbeats without a word after which a process counts as not heard
 LEAST_QUIET_S = 5.0
 

@@ -30,8 +30,9 @@ Standing = Literal[
 ]  # gone: not heard, and it has a successor or the run ended
 KEY_GAUGES: Mapping[str, tuple[str, ...]] = {
     "prompts": ("groups_admitted", "open_groups", "credit_groups"),
-    "rollout": ("running_sequences", "free_slots", "versions_behind"),
-    "reward": ("breaker_open",),
+    "rollout": ("running_sequences", "free_slots", "parked_sequences", "parked_return_s", "versions_behind"),
+    "reward": ("breaker_open", "scored_per_s", "score_mean_s", "score_failure_share"),
+    "evaluator": ("evaluation_mean", "evaluation_step", "evaluations_due"),
     "learner": ("step", "reward_mean", "ready_groups", "rank_ready_groups", "age_max"),
 }
 
@@ -62,7 +63,10 @@ class ProcessStatus:
 
     def key_gauges(self) -> dict[str, float]:
         """The gauges that say most about this stage."""
-        return {name: self.gauges[name] for name in KEY_GAUGES.get(self.stage, ()) if name in self.gauges}
+        wanted = KEY_GAUGES.get(self.stage, ())
+        plain = {name: self.gauges[name] for name in wanted if name in self.gauges}
+        labelled = {name: self.gauges[name] for name in sorted(self.gauges) if name.partition("{")[0] in wanted}
+        return {**plain, **labelled}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,10 @@
 | prompts   | ledger, weights, commands, source  | prompts                   | a version, credit  | learner          |
 | rollout   | prompts, ledger, weights, commands | samples                   | a version, prompts | learner, prompts |
 | reward    | samples                            | rewards or shadow-rewards | samples            | rollout          |
+| reference | samples                            | reference-scores          | samples            | rollout          |
 | learner   | prompts, samples, rewards, events  | ledger, weights           | a batch of groups  | rollout, reward  |
 | scheduler | events, weights, ledger, lag       | commands                  | events             | everyone         |
+| evaluator | weights, ledger, chunks, sources   | evaluations               | versions           | learner          |
 | peer      | chunk store, checkpoints, commands | chunks over HTTP, uploads | requests           | rollout          |
 
 The supervisor (`rlweave up`) starts all of them; it reads commands, and has as many rollouts, rewards and learner ranks
@@ -62,6 +64,7 @@ class StageChoice:
     stage: str
     slot: int = 0
     reward: str | None = None
+    past: bool = False  # a reward that scores what is in the log, and ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +207,13 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
         for slot, spare in seats(reward):
             one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
             yield replace(one, target=reward_target(name), spare=spare)
+    if run_file.reference is not None:
+        several = run_file.reference.replicas > 1
+        for slot_number in range(run_file.reference.replicas):
+            name = f"reference-{slot_number}" if several else "reference"
+            yield program(name, "reference", *(("--slot", str(slot_number)) if several else ()))
+    if run_file.evaluation:
+        yield program("evaluator", "evaluator")
 
 
 def _prompts(parts: _Parts) -> Stage:
@@ -221,6 +231,7 @@ def _rollout(parts: _Parts) -> Stage:
         weights=parts.run_file.weights,
         redis=parts.redis,
         slot=parts.choice.slot,
+        environment=parts.run_file.environment,
     )
     return RolloutStage(parts.context, setup)
 
@@ -229,7 +240,23 @@ def _reward(parts: _Parts) -> Stage:
     from consumers.rewards.stage import RewardStage
 
     name = parts.choice.reward if parts.choice.reward is not None else next(iter(parts.run_file.rewards))
-    return RewardStage(parts.context, name=name, settings=parts.run_file.rewards[name])
+    settings = parts.run_file.rewards[name]
+    if not parts.choice.past:
+        return RewardStage(parts.context, name=name, settings=settings)
+    from consumers.rewards.rescore import RescoreStage
+
+    return RescoreStage(parts.context, name=name, settings=settings)
+
+
+def _reference(parts: _Parts) -> Stage:
+    settings = parts.run_file.reference
+    if settings is None:
+        raise SettingsError(
+            "this run has no reference model", hint="add a section [reference] to the run file, which may be empty"
+        )
+    from consumers.reference.stage import ReferenceStage
+
+    return ReferenceStage(parts.context, settings, model=parts.run_file.model)
 
 
 def _learner(parts: _Parts) -> Stage:
@@ -246,7 +273,8 @@ def _learner(parts: _Parts) -> Stage:
         settings=parts.run_file.learner,
         model=parts.run_file.model,
         weights=parts.run_file.weights,
-        rewards=parts.run_file.required_rewards,
+        rewards=parts.run_file.reward_terms,
+        has_reference=parts.run_file.reference is not None,
         redis=parts.redis,
         lease_s=parts.run_file.redis.lease_s,
         trainer=parts.trainer,
@@ -278,6 +306,22 @@ def _scheduler(parts: _Parts) -> Stage:
     return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)
 
 
+def _evaluator(parts: _Parts) -> Stage:
+    from consumers.evaluator.stage import EvaluatorSetup, EvaluatorStage
+
+    run_file = parts.run_file
+    if not run_file.evaluation:
+        raise SettingsError("there is nothing to evaluate on", hint="describe a set in [evaluation.NAME]")
+    setup = EvaluatorSetup(
+        evaluator=run_file.evaluator,
+        sets=run_file.evaluation,
+        model=run_file.model,
+        weights=run_file.weights,
+        redis=parts.redis,
+    )
+    return EvaluatorStage(parts.context, setup)
+
+
 def _peer(parts: _Parts) -> Stage:
     from pipeline.weights.peer_stage import PeerStage
 
@@ -295,7 +339,9 @@ _BUILDERS = {
     "prompts": _prompts,
     "rollout": _rollout,
     "reward": _reward,
+    "reference": _reference,
     "learner": _learner,
     "scheduler": _scheduler,
     "peer": _peer,
+    "evaluator": _evaluator,
 }

@@ -83,7 +83,11 @@ class RunSettings(Section):
     min_group_members: int | None = Field(
         default=None, ge=1, description="Fewest valid members of a group that may be trained; absent: all."
     )
-    max_steps: PositiveInt = Field(default=100, description="Optimizer steps after which the run ends.")
+    max_steps: int = Field(
+        default=100,
+        ge=0,
+        description="Optimizer steps after which the run ends; 0: when it has cloned.",
+    )
     max_staleness: int = Field(
         default=2, ge=0, description="Most versions between a sample's birth and its training (eta)."
     )

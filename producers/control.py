@@ -64,8 +64,8 @@ class Control:
         self._topics = (*self._topics, topic)
         self._further[topic.name] = take
 
-    def start(self, *, deadline: Deadline) -> None:
-        """Read all that is there.
+    def start(self, *, deadline: Deadline) -> list[Outcome]:
+        """Read all that is there. Gives the outcomes among it.
 
         Raises:
             DeadlineExceeded: it took too long.
@@ -73,7 +73,7 @@ class Control:
         """
         settings = ReaderSettings(topics=self._topics, instance=self._context.instance)
         self._reader = self._context.log.reader(settings, hooks=self._context.hooks())
-        self.catch_up(deadline=deadline)
+        return self.catch_up(deadline=deadline)
 
     def catch_up(self, *, deadline: Deadline) -> list[Outcome]:
         """Read all that is there by now. Gives the outcomes among it; after an error, those read are given next time.

@@ -86,6 +86,15 @@ def unpack_u8(data: bytes) -> NDArray[np.uint8]:
     return _view(data, _U8)
 
 
+def unpack_mask(data: bytes, *, num_tokens: int) -> NDArray[np.uint8]:
+    """A loss mask of so many tokens, uint8; one that was left out trains all of them.
+
+    Raises:
+        CodecError: as for `unpack_u8`.
+    """
+    return unpack_u8(data) if data else np.ones(num_tokens, np.uint8)
+
+
 def _pack_ints(values: Ints, *, dtype: np.dtype[np.generic]) -> bytes:
     array = _one_dimension(values)
     if array.dtype == dtype:

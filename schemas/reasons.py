@@ -23,6 +23,7 @@ class Reason(StrEnum):
     INCOMPLETE = "incomplete"  # the deadline ended before enough valid members were there
     NEVER_ARRIVED = "never_arrived"  # a member of which no sample was read
     NOT_SCORED = "not_scored"  # a sample whose required rewards did not arrive in time
+    NO_SIGNAL = "no_signal"  # all rewards of the group are equal, and the learner asks for another group instead
     GROUP_DROPPED = "group_dropped"  # a valid member of a group that was dropped
     DUPLICATE = "duplicate"  # a further copy of an id that already has an outcome
     ABANDONED_BRANCH = "abandoned_branch"  # born of a version no surviving history contains
@@ -40,6 +41,9 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"  # a record over the topic's limit, or a sample over the model's context
     PROMPT_INVALID = "prompt_invalid"  # the prompt cannot be rendered or leaves no room for one new token
     REWARD_FAILED = "reward_failed"  # a required reward gave a failure instead of a value
+    REFERENCE_FAILED = "reference_failed"  # the reference model gave a failure, or log-probabilities that do not fit
     ENGINE_FAILED = "engine_failed"  # the engine raised while it generated
+    ENVIRONMENT_FAILED = "environment_failed"  # what the policy acted in raised, again after all further tries
+    ENVIRONMENT_TIMED_OUT = "environment_timed_out"  # it took longer than its limit
     ABORTED = "aborted"  # generation was aborted in flight
     RUN_ENDED = "run_ended"  # still open when the run reached its last step

@@ -16,25 +16,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from schemas.evaluation import EvaluatedItem, Evaluation
+from schemas.manifests import ChunkRef, Manifest, TensorEntry
+from schemas.references import ReferenceScore
+from schemas.versions import Version, VersionRun, birth_version
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Version:
-    """A policy version. Order is (lineage, step): engines follow a higher lineage to a lower step (promise 3)."""
-
-    lineage: int  # grows by one with every restore of the learner; the first is 1
-    step: int  # optimizer steps behind these weights in this history; cloning steps do not count
-
-    def __str__(self) -> str:
-        return f"{self.lineage}.{self.step}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionRun:
-    """A stretch of consecutive completion tokens made by one policy version."""
-
-    num_tokens: int
-    version: Version
-    verified: bool = True  # False: nothing shows that the engine computed with this version's weights (promise 9)
+__all__ = [
+    "ChunkRef",
+    "Command",
+    "DeadLetter",
+    "EvaluatedItem",
+    "Evaluation",
+    "LedgerSealed",
+    "LineageStarted",
+    "Manifest",
+    "MemberOutcome",
+    "Message",
+    "Outcome",
+    "Partial",
+    "PartialMember",
+    "PromptGroup",
+    "Record",
+    "ReferenceScore",
+    "Reward",
+    "RewardUse",
+    "Sample",
+    "SamplingParams",
+    "StageEvent",
+    "TensorEntry",
+    "Version",
+    "VersionRun",
+    "birth_version",
+    "sample_id",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +106,22 @@ class Sample:
     completion_tokens: bytes = b""  # packed int32
     logprobs: bytes | None = None  # packed float32, one per completion token, of the sampled token; None: not given
     logprobs_kind: str = "processed"  # "raw": of the model's softmax; "processed": after temperature, top-p and top-k
-    loss_mask: bytes = b""  # packed uint8, one per completion token; 1 trains, 0 does not
+    # packed uint8, one per completion token; 1 trains, 0 does not (the environment's tokens); empty: all train
+    loss_mask: bytes = b""
     version_runs: tuple[VersionRun, ...] = ()  # lengths add up to the number of completion tokens
     sampling: SamplingParams
     seed: int
     answer: str | None = None  # copied from the prompt, so that a reward consumer reads one topic only
     metadata: Mapping[str, str] = field(default_factory=dict)
-    finish_reason: str = ""  # "stop", "length" or "abort"
+    finish_reason: str = ""  # "stop", "length" or "abort"; with an environment, of the last turn
     started_unix_ms: int
     finished_unix_ms: int
+    # packed int32, for each turn the number of completion tokens up to its end; the last is all of them. A turn is
+    # what the environment said before it, then what the model said. Empty: one turn, no environment
+    turns: bytes = b""
+    step_rewards: bytes = b""  # packed float32, of the environment, one per turn; empty: it gives none
+    environment: str = ""  # name of the environment plug-in; empty: none
+    environment_facts: Mapping[str, str] = field(default_factory=dict)  # what it tells of the episode's end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,45 +287,6 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorEntry:
-    """One tensor of a model state, in canonical order (by name)."""
-
-    name: str
-    dtype: str  # safetensors name: "F32", "BF16", ...
-    shape: tuple[int, ...]
-    num_bytes: int
-    tied_to: str | None = None  # another tensor's name; this one then has no bytes of its own (num_bytes = 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkRef:
-    """A content-addressed piece of the canonical byte stream (all tensors, in order, unpadded), or of a delta."""
-
-    digest: str  # blake3, 64 hex digits
-    num_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What the weights of a version are and where to begin looking for them."""
-
-    run: str
-    version: Version
-    base: Version | None = None  # what the delta is applied to; None: there is none
-    base_digest: str | None = None  # state digest of the base
-    encoding: str = "full"  # what `chunks` are: "full": the canonical byte stream; "delta": see pipeline.weights.delta
-    tensors: tuple[TensorEntry, ...]
-    chunks: tuple[ChunkRef, ...]
-    state_digest: str  # blake3 over the canonical byte stream of the resulting state
-    num_bytes: int  # of the canonical byte stream
-    seeds: tuple[str, ...]  # base URLs of peers that have every chunk
-    created_unix_ms: int
-    delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
-    listing: tuple[ChunkRef, ...] = ()  # chunks of the whole manifest, too large for a record: the other ones are empty
-    delta_bytes: int = 0  # with a listing: what the listed delta's chunks add up to; 0: none is listed
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeadLetter:
     """Bytes a reader could not decode, with where they came from."""
 
@@ -325,6 +307,7 @@ Record: TypeAlias = (
     | Sample
     | Partial
     | Reward
+    | ReferenceScore
     | Outcome
     | LineageStarted
     | LedgerSealed
@@ -332,18 +315,10 @@ Record: TypeAlias = (
     | Command
     | Manifest
     | DeadLetter
+    | Evaluation
 )
 
 
 def sample_id(run: str, *, group: int, member: int) -> str:
     """The identity of a sample (promise 4): `run/group/member`."""
     return f"{run}/{group}/{member}"
-
-
-def birth_version(runs: tuple[VersionRun, ...]) -> Version:
-    """The version that decides a sample's age: the oldest of its runs.
-
-    Raises:
-        ValueError: `runs` is empty.
-    """
-    return min(run.version for run in runs)

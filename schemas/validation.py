@@ -9,6 +9,7 @@ Failure: `RecordInvalid` whose reason goes to the ledger as it is.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from schemas.records import (
     Partial,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     SamplingParams,
@@ -44,7 +46,14 @@ TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
 _I32 = np.dtype("<i4")
 _F32 = np.dtype("<f4")
-_GROUPED = (Sample, Reward, PromptGroup, Outcome, Partial)  # a union would be built anew for every record
+_GROUPED = (
+    Sample,
+    Reward,
+    ReferenceScore,
+    PromptGroup,
+    Outcome,
+    Partial,
+)  # a union is built anew every time
 _OF_LEDGER = (Outcome, LineageStarted, LedgerSealed)
 _HIGHEST, _LOWEST = np.maximum.reduce, np.minimum.reduce  # what array.max() and min() call, without their wrappers
 
@@ -59,7 +68,7 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
     Raises:
         RecordInvalid: with `BAD_GROUP_SIZE`, `EMPTY_COMPLETION`, `MISSING_LOGPROBS`, `LENGTH_MISMATCH`,
             `PROMPT_INVALID` (no prompt tokens), `BAD_SAMPLING`, `NON_FINITE_LOGPROB` (NaN, infinite, or above
-            `MAX_LOGPROB`), `OUT_OF_VOCABULARY` or `BAD_LOSS_MASK`.
+            `MAX_LOGPROB`), `OUT_OF_VOCABULARY`, `BAD_LOSS_MASK` or `NON_FINITE_REWARD` (of a step).
     """
     if sample.member < 0 or (group_size is not None and sample.member >= group_size):
         size = "an unknown size" if group_size is None else f"size {group_size}"
@@ -72,15 +81,17 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
     if logprobs is None:
         raise _invalid(sample, Reason.MISSING_LOGPROBS, seen=f"none given for {len(tokens) // 4} tokens")
     mask, prompt = sample.loss_mask, sample.prompt_tokens
-    if len(tokens) % 4 or len(prompt) % 4 or len(logprobs) != len(tokens) or len(mask) * 4 != len(tokens):
+    if len(tokens) % 4 or len(prompt) % 4 or len(logprobs) != len(tokens) or (mask and len(mask) * 4 != len(tokens)):
         raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=_lengths(sample, logprobs))
     if not prompt:  # the first completion token has nothing it could be predicted from
         raise _invalid(sample, Reason.PROMPT_INVALID, seen="no prompt tokens")
     temperature = sample.sampling.temperature
     if not is_temperature(temperature):
         raise _invalid(sample, Reason.BAD_SAMPLING, seen=f"temperature {temperature}, allowed are {TEMPERATURES}")
-    _check_runs(sample, len(mask))
+    _check_runs(sample, len(tokens) // 4)
     _check_numbers(sample, logprobs)
+    if sample.turns or sample.step_rewards:
+        _check_turns(sample)
 
 
 def is_temperature(value: float) -> bool:
@@ -198,6 +209,20 @@ def _check_runs(sample: Sample, num_tokens: int) -> None:
         raise _invalid(
             sample, Reason.LENGTH_MISMATCH, seen=f"version runs of {lengths} tokens for a completion of {num_tokens}"
         )
+
+
+def _check_turns(sample: Sample) -> None:
+    turns, rewards = sample.turns, sample.step_rewards
+    ends = [0, *np.frombuffer(turns, _I32).tolist()] if len(turns) % 4 == 0 else []
+    is_ascending = all(before < end for before, end in pairwise(ends))
+    if len(ends) < 2 or not is_ascending or ends[-1] * 4 != len(sample.completion_tokens):
+        seen = f"turns that end at {ends[1:]} in a completion of {len(sample.completion_tokens) // 4} tokens"
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
+    if rewards and len(rewards) != len(turns):
+        seen = f"{len(rewards)} bytes of step rewards (4 each) for {len(ends) - 1} turns"
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
+    if not np.isfinite(np.frombuffer(rewards, _F32)).all():
+        raise _invalid(sample, Reason.NON_FINITE_REWARD, seen="a step reward that is no finite number")
 
 
 def _check_numbers(sample: Sample, logprobs: bytes) -> None:

@@ -16,10 +16,12 @@ from typing import Literal
 from topics.catalog import (
     COMMANDS,
     DEAD_LETTERS,
+    EVALUATIONS,
     EVENTS,
     LEDGER,
     PARTIALS,
     PROMPTS,
+    REFERENCE_SCORES,
     REWARDS,
     SAMPLES,
     SHADOW_REWARDS,
@@ -31,7 +33,7 @@ from topics.catalog import (
 
 ADMIN = "admin"  # `rlweave up` and what creates, deletes or copies topics
 READER = "reader"  # tools that only look: audit, replay, report, export, retrain, status
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer", "evaluator")
 ROLES = (ADMIN, *STAGES, READER)
 TOOLS_RUN = "tools"  # stands for the run in names of what tools show
 
@@ -65,14 +67,16 @@ _NEEDS = {
         reads=(PROMPTS, LEDGER, WEIGHTS, COMMANDS, PARTIALS), writes=(SAMPLES, PARTIALS), group="rollout"
     ),
     "reward": _Needs(reads=(SAMPLES,), writes=(REWARDS, SHADOW_REWARDS), group="reward."),
+    "reference": _Needs(reads=(SAMPLES,), writes=(REFERENCE_SCORES,), group="reference"),
     "learner": _Needs(
-        reads=(PROMPTS, SAMPLES, REWARDS, LEDGER, EVENTS, WEIGHTS),
+        reads=(PROMPTS, SAMPLES, REWARDS, REFERENCE_SCORES, LEDGER, EVENTS, WEIGHTS),
         writes=(LEDGER, WEIGHTS),
         group="learner",
         fences=True,
     ),
     "scheduler": _Needs(reads=(EVENTS, WEIGHTS, COMMANDS, LEDGER), writes=(COMMANDS,), fences=True),
     "peer": _Needs(reads=(COMMANDS,)),
+    "evaluator": _Needs(reads=(LEDGER, WEIGHTS, EVALUATIONS), writes=(EVALUATIONS,)),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.errors import SettingsError
+from schemas.evaluation import Evaluation
 from schemas.records import (
     Command,
     DeadLetter,
@@ -22,6 +23,7 @@ from schemas.records import (
     Partial,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     StageEvent,
@@ -48,11 +50,13 @@ PROMPTS = Topic(name="prompts", records=(PromptGroup,), partitions="data")
 SAMPLES = Topic(name="samples", records=(Sample,), partitions="data")
 REWARDS = Topic(name="rewards", records=(Reward,), partitions="data")
 SHADOW_REWARDS = Topic(name="shadow-rewards", records=(Reward,), partitions="data")
+REFERENCE_SCORES = Topic(name="reference-scores", records=(ReferenceScore,), partitions="data")
 LEDGER = Topic(name="ledger", records=(Outcome, LineageStarted, LedgerSealed), partitions="data")
 PARTIALS = Topic(name="partials", records=(Partial,), partitions="data", retention_ms=15 * 60 * 1000)
 EVENTS = Topic(name="events", records=(StageEvent,), partitions="one", retention_ms=7 * DAY_MS)
 COMMANDS = Topic(name="commands", records=(Command,), partitions="one", cleanup="compact")
 WEIGHTS = Topic(name="weights", records=(Manifest,), partitions="one", cleanup="compact")
+EVALUATIONS = Topic(name="evaluations", records=(Evaluation,), partitions="one")
 DEAD_LETTERS = Topic(
     name="dead-letters",
     records=(DeadLetter,),
@@ -61,7 +65,20 @@ DEAD_LETTERS = Topic(
     max_record_bytes=MAX_RECORD_BYTES + 1024 * 1024,  # the largest record of any other topic, with its origin
 )
 
-CATALOG = (PROMPTS, SAMPLES, REWARDS, SHADOW_REWARDS, LEDGER, PARTIALS, EVENTS, COMMANDS, WEIGHTS, DEAD_LETTERS)
+CATALOG = (
+    PROMPTS,
+    SAMPLES,
+    REWARDS,
+    SHADOW_REWARDS,
+    REFERENCE_SCORES,
+    LEDGER,
+    PARTIALS,
+    EVENTS,
+    COMMANDS,
+    WEIGHTS,
+    EVALUATIONS,
+    DEAD_LETTERS,
+)
 BY_NAME = {topic.name: topic for topic in CATALOG}
 
 

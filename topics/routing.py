@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schemas.errors import LogError, RecordTooLarge
-from schemas.records import Outcome, Partial, PromptGroup, Record, Reward, Sample
+from schemas.records import Outcome, Partial, PromptGroup, Record, ReferenceScore, Reward, Sample
 from topics.catalog import Topic, num_partitions, partition_of
 
 Headers = Sequence[tuple[str, bytes]]
@@ -24,7 +24,7 @@ def partition_for(topic: Topic, record: Record, *, data_partitions: int, partiti
     if not isinstance(record, topic.records):
         names = ", ".join(each.__name__ for each in topic.records)
         raise LogError(f"topic {topic.name} carries {names}, got {type(record).__name__}; nothing was written")
-    if isinstance(record, Sample | Reward | PromptGroup | Outcome | Partial):
+    if isinstance(record, Sample | Reward | ReferenceScore | PromptGroup | Outcome | Partial):
         own = partition_of(record.group, data_partitions) if topic.partitions == "data" else 0
         if partition is not None and partition != own:
             raise LogError(f"group {record.group} belongs on partition {own} of {topic.name}, got {partition}")

@@ -28,6 +28,7 @@ FAULTS = frozenset(
         Reason.UNVERIFIED,
         Reason.PROMPT_INVALID,
         Reason.REWARD_FAILED,
+        Reason.REFERENCE_FAILED,
         Reason.ENGINE_FAILED,
     }
 )

@@ -29,6 +29,7 @@ from consumers.learner.groups import Attempt, OpenGroup
 from consumers.learner.outcomes import OutcomeDraft, dropped_draft, trained_draft
 from consumers.learner.ready import ModelLimits, Offer, ReadyGroups, incomplete, offer_of, train_group
 from consumers.learner.reports import Tally, Waiting, waiting_of
+from consumers.learner.signal import SignalFilter
 from consumers.learner.staleness import age_of
 from consumers.learner.table import GroupTable
 from pipeline.history import ClosedSet, Lineages
@@ -67,11 +68,13 @@ class Assembler:
             min_group_members=settings.min_group_members,
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
+            needs_reference=settings.needs_reference,
         )
         limits = ModelLimits(
             vocab_size=settings.vocab_size, context_tokens=settings.context_tokens, unverified=settings.unverified
         )
-        self._ready = ReadyGroups(settings.staleness, lineages=lineages, limits=limits, unfit=self._drop)
+        self._signal = signal = SignalFilter(limit=settings.no_signal_limit, by_step=settings.steps_are_signal)
+        self._ready = ReadyGroups(settings.staleness, lineages=lineages, limits=limits, signal=signal, unfit=self._drop)
         self._in_batch: dict[int, OpenGroup] = {}
         self._drafts: list[OutcomeDraft] = []
         self._last_tick: tuple[float, bool] | None = None  # (time, engine ready)
@@ -197,6 +200,7 @@ class Assembler:
             group = self._in_batch.pop(trained.group)
             self._close(group, trained_draft(group, trained, age_of=self._age_of))
         self._step = batch.step
+        self._signal.stepped()
 
     def blocking(self, step: int) -> int | None:
         """A healthy open group that one more step would push over the bound, when that is to be waited for."""
@@ -315,15 +319,14 @@ class Assembler:
             return
         group.attempts = {winner.name: winner}
         self.num_completed += 1
-        self._ready.push(group)
+        if self._signal.drops(group):
+            self._drop(group, Reason.NO_SIGNAL)
+        else:
+            self._ready.push(group)
 
     def _drop(self, group: OpenGroup, reason: str) -> None:
-        rule = self._settings.staleness
-
-        def valid_reason(age: int | None) -> str:
-            return Reason.STALE if age is not None and rule.is_over(age) else Reason.GROUP_DROPPED
-
-        self._close(group, dropped_draft(group, reason, age_of=self._age_of, valid_reason=valid_reason))
+        reason_of = self._settings.staleness.reason_of
+        self._close(group, dropped_draft(group, reason, age_of=self._age_of, valid_reason=reason_of))
 
     def _close(self, group: OpenGroup, draft: OutcomeDraft) -> None:
         self._table.forget(group)

@@ -1,8 +1,8 @@
 """How groups are put together: what the assembler is told once.
 
-Role: the run's settings, the rewards' weights and the model's limits, in the form the assembler wants them.
+Role: the run's settings, its rewards and the model's limits, in the form the assembler wants them.
 Data in and out: plain frozen values.
-Failure: `ValueError` when no reward has a weight.
+Failure: `ValueError` when no reward is required.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from consumers.learner.groups import RewardRule
 from consumers.learner.staleness import StalenessRule
+from pipeline.reward_rule import RewardRule, RewardTerm
 from pipeline.settings import RunSettings
 
 
@@ -28,25 +28,28 @@ class AssemblerSettings:
     vocab_size: int | None = None  # of the model; None: token ids have no upper limit
     context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
     unverified: Literal["train", "drop"] = "train"  # what becomes of samples of weights that could not be checked
+    needs_reference: bool = False  # members are final only once the reference model has scored them
+    no_signal_limit: int = 0  # most groups without a signal that are dropped between two steps; 0: none
+    steps_are_signal: bool = False  # turns' own rewards are a signal as well
 
     @classmethod
     def of_run(
         cls,
         run: RunSettings,
         *,
-        weights: Mapping[str, float],
+        rewards: Mapping[str, float | RewardTerm],
         buffer_bytes: int,
         vocab_size: int | None = None,
         context_tokens: int | None = None,
         unverified: Literal["train", "drop"] = "train",
     ) -> AssemblerSettings:
-        """From the run's settings and the weights of its rewards; rewards of weight 0 are shadows and left out.
+        """From the run's settings and its rewards, by name; shadows are left out.
 
         Raises:
-            ValueError: no reward has a weight.
+            ValueError: no reward is required, or one cannot work.
         """
         return cls(
-            rewards=RewardRule({name: weight for name, weight in weights.items() if weight != 0}),
+            rewards=RewardRule({name: term for name, term in rewards.items() if not _is_shadow(term)}),
             staleness=StalenessRule(max_age=run.max_staleness, on_stale=run.on_stale),
             min_group_members=run.min_group_members,
             deadline_s=run.group_deadline_s,
@@ -55,3 +58,7 @@ class AssemblerSettings:
             context_tokens=context_tokens,
             unverified=unverified,
         )
+
+
+def _is_shadow(term: float | RewardTerm) -> bool:
+    return term.is_shadow if isinstance(term, RewardTerm) else term == 0

@@ -21,9 +21,10 @@ class TrainMember:
 
     sample: Sample
     reward: float  # sum of weight * value over `rewards`
-    rewards: tuple[RewardUse, ...]  # the required ones, sorted by name
+    rewards: tuple[RewardUse, ...]  # those that counted, with the weight they counted with, sorted by name
     version: Version  # birth version, the oldest of its runs
     age: int  # learner step at the cut minus birth step
+    reference: bytes | None = None  # packed float32, log-probabilities of the frozen reference model; None: none scores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 Role: lets recorded mode compute what was computed (docs/design/0010).
 Data in: settings, the trainer, this machine. Data out: plain texts by name, in `LineageStarted.facts`; and back.
 Names: `settings`, JSON of `Arithmetic`; `initial_state`, digest of the weights as the model directory has them (only
-where a history begins); `first_anchor`, digest of the run's first version, after cloning (once it is known); all others
-describe the environment.
+where a history begins); `first_anchor`, digest of the run's first version, after cloning (once it is known);
+`has_reference`, where samples are trained only with a reference score; all others describe the environment.
 Invariants: no path and no plug-in name is kept, so nothing that a topic says leads to code or files; the environment
 is compared, the settings are applied.
 Failure: `RecordInvalid` for settings that this release does not understand.
@@ -23,10 +23,14 @@ import transformers
 from blake3 import blake3
 from pydantic import Field, ValidationError
 
-from consumers.learner.settings import CloningSettings, LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.algorithms import is_built_in, plugin_digest
+from consumers.learner.loss_settings import AlgorithmName, LossSettings
+from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.trainer import Trainer
 from pipeline.settings import ModelSettings, PositiveInt, Section, WeightsSettings
+from pipeline.sources import SourceSettings
 from schemas.errors import RecordInvalid
+from schemas.references import HAS_REFERENCE
 
 SETTINGS, INITIAL_STATE, FIRST_ANCHOR = "settings", "initial_state", "first_anchor"
 MAX_THREADS, MAX_SEED = 4096, 2**63 - 1  # a record can say anything: more threads would end the process
@@ -44,15 +48,29 @@ class Arithmetic(Section):
     device: str = Field(description="model.device.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(description="model.dtype.")
     wire_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(description="weights.wire_dtype.")
+    packing: bool = Field(default=False, description="learner.packing.")
+    compute_dtype: Literal["model", "bfloat16"] = Field(default="model", description="learner.compute_dtype.")
+    algorithm: AlgorithmName = Field(default="grpo", description="learner.algorithm.")
+    advantage: str | None = Field(default=None, description="learner.advantage, where it is built in.")
+    plugins: str = Field(default="", description="Digest of the names of advantage and loss plug-ins; empty: none.")
+    has_reference: bool = Field(default=False, description="Whether a reference model scored the samples.")
     optimizer: OptimizerSettings = Field(description="[learner.optimizer].")
-    loss: LossSettings = Field(description="[learner.loss].")
+    loss: LossSettings = Field(description="[learner.loss], its function where it is built in.")
     cloning: CloningSettings = Field(description="[learner.cloning], without its source.")
     cloning_source: str = Field(description="Digest of the settings of the cloning source; empty: none.")
 
     @classmethod
-    def of(cls, settings: LearnerSettings, *, model: ModelSettings, weights: WeightsSettings, seed: int) -> Arithmetic:
+    def of(
+        cls,
+        settings: LearnerSettings,
+        *,
+        model: ModelSettings,
+        weights: WeightsSettings,
+        seed: int,
+        has_reference: bool = False,
+    ) -> Arithmetic:
         """Those of a run's settings."""
-        source = settings.cloning.source
+        source, loss = settings.cloning.source, settings.loss
         return cls(
             seed=seed,
             ranks=settings.ranks,
@@ -62,10 +80,22 @@ class Arithmetic(Section):
             dtype=model.dtype,
             wire_dtype=weights.wire_dtype,
             optimizer=settings.optimizer,
-            loss=settings.loss,
+            has_reference=has_reference,
+            packing=settings.packing,
+            compute_dtype=settings.compute_dtype,
+            algorithm=settings.algorithm,
+            advantage=settings.advantage if is_built_in(settings.advantage, loss=False) else None,
+            plugins=plugin_digest(advantage=settings.advantage, loss=loss.function),
+            loss=loss if is_built_in(loss.function, loss=True) else loss.model_copy(update={"function": None}),
             cloning=settings.cloning.model_copy(update={"source": None}),
-            cloning_source="" if source is None else blake3(source.model_dump_json().encode()).hexdigest(),
+            cloning_source="" if source is None else _digest_of(source),
         )
+
+
+def _digest_of(source: SourceSettings) -> str:
+    """Without what only a mix has: then it is the digest of releases that knew none."""
+    left_out = set() if source.kind == "mix" else {"parts", "curriculum", "reward_groups"}
+    return blake3(source.model_dump_json(exclude=left_out).encode()).hexdigest()
 
 
 def facts_of(arithmetic: Arithmetic, trainer: Trainer, *, begins: bool, first_anchor: str) -> dict[str, str]:
@@ -80,6 +110,8 @@ def facts_of(arithmetic: Arithmetic, trainer: Trainer, *, begins: bool, first_an
         facts[INITIAL_STATE] = trainer.state_digest(wire_dtype=None)
     if first_anchor:
         facts[FIRST_ANCHOR] = first_anchor
+    if arithmetic.has_reference:
+        facts[HAS_REFERENCE] = "true"
     return facts
 
 

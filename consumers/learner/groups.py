@@ -10,17 +10,20 @@ Failure: none; a bad record is a fact about a member, kept with its reason.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from enum import Enum, auto
 
+import numpy as np
+
+from pipeline.reward_rule import RewardRule
 from schemas.errors import RecordInvalid
+from schemas.packed import unpack_f32
 from schemas.reasons import Reason, Result
-from schemas.records import PromptGroup, Reward, RewardUse, Sample, Version, birth_version
-from schemas.validation import MAX_REWARD, check_sample
+from schemas.records import PromptGroup, ReferenceScore, Reward, Sample, Version, birth_version
+from schemas.validation import check_sample
 from topics.log import TopicPartition
 
 Problem = tuple[Result, str]
+REFERENCE = "~reference"  # stands beside the names of rewards, which have no such character; sorted after them
 MAX_REASON_CHARS = 200  # of a text somebody else wrote, on its way to the ledger
 
 
@@ -34,46 +37,19 @@ class Joined(Enum):
     UNKNOWN_REWARD = auto()  # a reward the learner does not train with
 
 
-class RewardRule:
-    """The required rewards and their weights.
-
-    Raises:
-        ValueError: none is required, or a weight is not finite.
-    """
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        if not weights or not all(math.isfinite(weight) for weight in weights.values()):
-            raise ValueError(f"at least one reward with a finite weight is needed, got {dict(weights)}")
-        self.weights = dict(sorted(weights.items()))
-
-    def combine(self, values: Mapping[str, float]) -> float:
-        """Sum of weight * value over the required rewards, in the order of their names."""
-        return sum(weight * values[name] for name, weight in self.weights.items())
-
-    def can_use(self, name: str, value: float) -> bool:
-        """Whether weight * value is a number that a step can be computed with."""
-        return math.isfinite(value) and abs(self.weights[name] * value) <= MAX_REWARD
-
-    def uses(self, values: Mapping[str, float]) -> tuple[RewardUse, ...]:
-        """The required rewards among `values`, sorted by name."""
-        return tuple(
-            RewardUse(name=name, value=values[name], weight=weight)
-            for name, weight in self.weights.items()
-            if name in values
-        )
-
-
 class Slot:
     """One member of one attempt."""
 
-    __slots__ = ("failures", "is_final", "problem", "sample", "values", "version")
+    __slots__ = ("absent", "failures", "is_final", "problem", "reference", "sample", "values", "version")
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self.version: Version | None = None  # birth version
         self.problem: Problem | None = None  # of the sample itself
         self.values: dict[str, float] = {}
-        self.failures: dict[str, Problem] | None = None  # rewards that gave no value
+        self.failures: dict[str, Problem] | None = None  # required rewards that gave no value
+        self.absent: frozenset[str] = frozenset()  # optional ones
+        self.reference: bytes | None = None  # packed float32, log-probabilities of the reference model
         self.is_final = False
 
     @property
@@ -83,7 +59,13 @@ class Slot:
 
     def has_answer(self, name: str) -> bool:
         """Whether the reward of this name was read."""
-        return name in self.values or (self.failures is not None and name in self.failures)
+        if name == REFERENCE and self.reference is not None:
+            return True
+        return name in self.values or name in self.absent or (self.failures is not None and name in self.failures)
+
+    def fail(self, name: str, problem: Problem) -> None:
+        """Remember why a reward, or the reference, gave no value."""
+        self.failures = {**(self.failures or {}), name: problem}
 
     def verdict(self) -> Problem | None:
         """Why it cannot be trained; the sample's own problem goes first, then the first reward's by name."""
@@ -120,6 +102,7 @@ class OpenGroup:
         prompt: its prompt record, which says how many members there are.
         needed: fewest valid members to be trained.
         rule: the required rewards.
+        needs_reference: members are final only once the reference model has scored them.
         opened_s: when it was opened, on the deadline's clock.
     """
 
@@ -128,6 +111,7 @@ class OpenGroup:
         "first_offsets",
         "is_vetted",
         "needed",
+        "needs_reference",
         "num_bytes",
         "number",
         "opened_s",
@@ -138,13 +122,22 @@ class OpenGroup:
         "winner",
     )
 
-    def __init__(self, prompt: PromptGroup, *, needed: int, rule: RewardRule, opened_s: float) -> None:
+    def __init__(
+        self,
+        prompt: PromptGroup,
+        *,
+        needed: int,
+        rule: RewardRule,
+        opened_s: float,
+        needs_reference: bool = False,
+    ) -> None:
         self.number = prompt.group
         self.size = prompt.group_size
         self.prompt = prompt
         self.needed = needed
         self.rule = rule
         self.opened_s = opened_s
+        self.needs_reference = needs_reference
         self.attempts: dict[str, Attempt] = {}
         self.winner: Attempt | None = None
         self.is_vetted = False  # the assembler looked at the versions of the winner
@@ -185,7 +178,7 @@ class OpenGroup:
         if name not in self.rule.weights:
             return Joined.UNKNOWN_REWARD
         if self.winner is not None or not 0 <= reward.member < self.size:
-            return self._reward_after_winner(reward)
+            return self._after_winner_of(reward, name=name)
         attempt = self._attempt(reward.attempt)
         slot = attempt.slots.get(reward.member)
         if slot is None:
@@ -195,8 +188,33 @@ class OpenGroup:
         value = reward.value
         if value is not None and reward.failure is None and self.rule.can_use(name, value):
             slot.values[name] = value
+        elif name in self.rule.required:
+            slot.fail(name, _reward_problem(reward))
+            if name in self.rule.failing:
+                self.needed = self.size
         else:
-            slot.failures = {**(slot.failures or {}), name: _reward_problem(reward)}
+            slot.absent |= {name}
+        if slot.sample is not None:
+            self._settle(attempt, slot)
+        return Joined.NEW
+
+    def add_reference(self, score: ReferenceScore) -> Joined:
+        """Join what the reference model says; a second one for the same sample and attempt changes nothing."""
+        if not self.needs_reference:
+            return Joined.UNKNOWN_REWARD
+        if self.winner is not None or not 0 <= score.member < self.size:
+            return self._after_winner_of(score, name=REFERENCE)
+        attempt = self._attempt(score.attempt)
+        slot = attempt.slots.get(score.member)
+        if slot is None:
+            slot = attempt.slots[score.member] = Slot()
+        elif slot.has_answer(REFERENCE):
+            return Joined.DUPLICATE
+        if score.logprobs is not None and score.failure is None:
+            slot.reference = score.logprobs
+        else:
+            detail = str(score.failure)[:MAX_REASON_CHARS]
+            slot.fail(REFERENCE, (Result.FAILED, f"{Reason.REFERENCE_FAILED}: {detail}"))
         if slot.sample is not None:
             self._settle(attempt, slot)
         return Joined.NEW
@@ -209,6 +227,8 @@ class OpenGroup:
 
     def freeze(self) -> bool:
         """Let the best attempt win as it is; False when it has fewer valid members than needed."""
+        for attempt in self.attempts.values():
+            self._stop_waiting(attempt)
         best = self.best()
         if best is None or best.num_valid < self.needed:
             return False
@@ -229,13 +249,33 @@ class OpenGroup:
         """Make a member final when its fate is known; the last one makes the attempt win."""
         if slot.is_final:
             return
+        if slot.reference is not None and slot.sample is not None and not _fits(slot.reference, slot.sample):
+            problem = f"{Reason.REFERENCE_FAILED}: {len(slot.reference)} bytes do not fit the completion"
+            slot.reference = None
+            slot.fail(REFERENCE, (Result.FAILED, problem))
         failed = slot.problem is not None or slot.failures is not None
-        if not failed and len(slot.values) < len(self.rule.weights):
-            return
+        if failed or (self.rule.is_settled(slot.values, slot.absent) and self._is_referred(slot)):
+            self._make_final(attempt, slot, failed=failed)
+
+    def _is_referred(self, slot: Slot) -> bool:
+        return slot.reference is not None or not self.needs_reference
+
+    def _stop_waiting(self, attempt: Attempt) -> None:
+        """The time is up: members that lack only optional rewards are final; one that lacks a reward without which no
+        group is trained spoils the group."""
+        for slot in attempt.slots.values():
+            if slot.is_final or slot.sample is None:
+                continue
+            if self.rule.is_enough(slot.values) and self._is_referred(slot):
+                self._make_final(attempt, slot, failed=False)
+            elif not all(slot.has_answer(name) for name in self.rule.failing):
+                self.needed = self.size
+
+    def _make_final(self, attempt: Attempt, slot: Slot, *, failed: bool) -> None:
         slot.is_final = True
         attempt.num_final += 1
         attempt.num_valid += not failed
-        if attempt.num_final == self.size:
+        if attempt.num_final == self.size and self.winner is None:
             self.winner = attempt
 
     def _add_stray(self, sample: Sample) -> Joined:
@@ -252,13 +292,18 @@ class OpenGroup:
             return Joined.LATE
         return Joined.DUPLICATE if slot.sample == sample else Joined.CONFLICT
 
-    def _reward_after_winner(self, reward: Reward) -> Joined:
+    def _after_winner_of(self, answer: Reward | ReferenceScore, *, name: str) -> Joined:
         if self.winner is None:  # a member outside the group: its sample has its outcome already
             return Joined.LATE
-        slot = self.winner.slots.get(reward.member)
-        if self.winner.name != reward.attempt or (slot is not None and slot.has_answer(reward.name)):
+        slot = self.winner.slots.get(answer.member)
+        if self.winner.name != answer.attempt or (slot is not None and slot.has_answer(name)):
             return Joined.DUPLICATE
         return Joined.LATE
+
+
+def _fits(logprobs: bytes, sample: Sample) -> bool:
+    """Whether there is one finite log-probability per completion token."""
+    return len(logprobs) == len(sample.completion_tokens) and bool(np.isfinite(unpack_f32(logprobs)).all())
 
 
 def _problem_of(sample: Sample, size: int) -> Problem | None:

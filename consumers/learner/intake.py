@@ -1,7 +1,8 @@
 """Reads prompts, samples and rewards into the assembler.
 
 Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines.
-Data in: the three data topics, self-assigned: all partitions, or those of a rank. Data out: records in the assembler,
+Data in: the three data topics, and `reference-scores` where a reference model scores; self-assigned: all partitions, or
+those of a rank. Data out: records in the assembler,
 positions for the checkpoint, commits for lag.
 Invariants: truth is in the checkpoint; a failed commit only makes the lag look larger. A deadline ends a group only
 after everything that was in the log at that moment has been read, so a long step of the learner never drops samples
@@ -24,13 +25,13 @@ from consumers.learner.settings import LearnerSettings
 from consumers.learner.topic_ids import known_topic_ids
 from pipeline.stage import StageContext
 from schemas.errors import CheckpointError, LogError
-from schemas.records import PromptGroup, Reward, Sample
-from topics.catalog import PROMPTS, REWARDS, SAMPLES, partition_of
+from schemas.records import PromptGroup, ReferenceScore, Reward, Sample
+from topics.catalog import PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, partition_of
 from topics.clock import Deadline
 from topics.log import Envelope, LostOffsets, Positions, ReaderSettings, RecreatedTopic, TopicPartition
 
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
-_GROUPED = (PromptGroup, Sample, Reward)
+_GROUPED = (PromptGroup, Sample, Reward, ReferenceScore)
 MAX_RECORDS = 1000  # of one poll batch: some ms of work
 _RESUME_SHARE = 0.9  # of buffer_bytes: reading goes on below it, so that pausing does not flutter
 
@@ -61,6 +62,7 @@ class Intake:
         settings: `buffer_bytes`.
         positions: where to read from, of the checkpoint; partitions without one are read from the earliest record.
         partitions: of this rank; None: all.
+        has_reference: a reference model scores samples; its scores are read as well.
     """
 
     def __init__(
@@ -71,16 +73,23 @@ class Intake:
         settings: LearnerSettings,
         positions: Positions,
         partitions: tuple[int, ...] | None = None,
+        has_reference: bool = False,
     ) -> None:
         self._context = context
         self._assembler = assembler
         self._buffer_bytes = settings.buffer_bytes
         self._partitions = partitions
         self._num_ready_elsewhere = 0
-        self._from = {place: at for place, at in positions.items() if partitions is None or place[1] in partitions}
+        self._topics = (*TOPICS, REFERENCE_SCORES) if has_reference else TOPICS
+        names = {topic.name for topic in self._topics}  # a checkpoint may be of a run with a reference model
+        self._from = {
+            place: at
+            for place, at in positions.items()
+            if place[0] in names and (partitions is None or place[1] in partitions)
+        }
         self._reader = context.log.reader(
             ReaderSettings(
-                topics=TOPICS,
+                topics=self._topics,
                 group=f"rlweave.{context.run.name}.learner",
                 positions=self._from,
                 partitions=partitions,
@@ -123,9 +132,9 @@ class Intake:
     def topic_ids(self) -> dict[str, str]:
         """Broker ids of the topics the positions belong to."""
         if self._topic_ids is None:
-            ids = known_topic_ids(self._context, {topic.name for topic in TOPICS})
-            found = {topic.name: ids[topic.name] for topic in TOPICS if topic.name in ids}
-            if len(found) < len(TOPICS):  # one that was away for too long is asked for again the next time
+            ids = known_topic_ids(self._context, {topic.name for topic in self._topics})
+            found = {topic.name: ids[topic.name] for topic in self._topics if topic.name in ids}
+            if len(found) < len(self._topics):  # one that was away for too long is asked for again the next time
                 return found
             self._topic_ids = found
         return dict(self._topic_ids)

@@ -66,7 +66,8 @@ def dropped_draft(
 ) -> OutcomeDraft:
     """The outcome of a group that is not trained; `valid_reason` gives a valid member's reason from its age."""
     best = group.best()
-    rest = _Rest(group, attempt=best, valid_reason=valid_reason, age_of=age_of)
+    of_valid = (lambda _: Reason.NO_SIGNAL) if reason == Reason.NO_SIGNAL else valid_reason
+    rest = _Rest(group, attempt=best, valid_reason=of_valid, age_of=age_of)
     return OutcomeDraft(
         group=group.number,
         result=Result.DROPPED,

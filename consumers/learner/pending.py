@@ -15,7 +15,7 @@ from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import LearnerState
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.publisher import Staged
-from consumers.learner.trainer import StepStats
+from consumers.learner.step_stats import StepStats
 from pipeline.stage import StageContext
 from schemas.reasons import Result
 
@@ -41,6 +41,10 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, 
         "age_mean": sum(ages) / len(ages),
         "age_max": float(max(ages)),
         "logprob_mismatch": stats.mismatch_mean,
+        "entropy": stats.entropy,
+        "sampler_log_ratio": stats.sampler_log_ratio,
+        "sampler_kl": stats.sampler_kl,
+        "learning_rate": stats.learning_rate,
     }
     for name, value in values.items():
         context.metrics.gauge(name, value)
@@ -53,6 +57,8 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, 
         grad_norm=stats.grad_norm,
         clipped_share=stats.clipped_share,
         capped_share=stats.capped_share,
+        advantage_size=stats.advantage_size,
+        **stats.own,
         **values,
     )
     if alarm.add(stats.mismatch_mean):

@@ -17,6 +17,7 @@ from typing import Literal
 
 from consumers.learner.batch import TrainGroup, TrainMember
 from consumers.learner.groups import OpenGroup
+from consumers.learner.signal import SignalFilter
 from consumers.learner.staleness import StalenessRule, version_problem
 from pipeline.history import Lineages
 from schemas.packed import unpack_i32
@@ -70,13 +71,17 @@ class ReadyGroups:
         rule: the age bound.
         lineages: which versions survive.
         limits: of the model.
+        signal: asked again about a group that lost members here.
         unfit: told of each group that may not be trained, with the reason.
     """
 
-    def __init__(self, rule: StalenessRule, *, lineages: Lineages, limits: ModelLimits, unfit: Unfit) -> None:
+    def __init__(
+        self, rule: StalenessRule, *, lineages: Lineages, limits: ModelLimits, signal: SignalFilter, unfit: Unfit
+    ) -> None:
         self._rule = rule
         self._limits = limits
         self._lineages = lineages
+        self._signal = signal
         self._unfit = unfit
         self._heap: list[tuple[int, int, OpenGroup]] = []  # (oldest birth step, group number, group)
 
@@ -125,6 +130,8 @@ class ReadyGroups:
         if not group.is_vetted and self._vet(group, step):
             if group.best() is None or _num_valid(group) < group.needed:
                 self._unfit(group, incomplete(group))
+            elif self._signal.drops(group):
+                self._unfit(group, Reason.NO_SIGNAL)
             else:
                 self.push(group)
             return None
@@ -158,15 +165,18 @@ def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
     """What the trainer gets of a chosen group, cut by a learner at `step`."""
     if group.winner is None:
         raise ValueError(f"group {group.number} has no complete attempt")
+    valid = group.winner.valid_slots()
+    names = group.rule.common(slot.values for _, slot in valid)
     members = tuple(
         TrainMember(
             sample=slot.sample,
-            reward=group.rule.combine(slot.values),
-            rewards=group.rule.uses(slot.values),
+            reward=group.rule.combine(slot.values, names=names),
+            rewards=group.rule.uses(slot.values, names=names),
             version=slot.version,
             age=step - slot.version.step,
+            reference=slot.reference,
         )
-        for _, slot in group.winner.valid_slots()
+        for _, slot in valid
         if slot.sample is not None and slot.version is not None
     )
     return TrainGroup(

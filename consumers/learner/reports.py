@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consumers.learner.alarms import DropAlarm
-from consumers.learner.groups import OpenGroup
+from consumers.learner.groups import REFERENCE, OpenGroup
 from consumers.learner.outcomes import OutcomeDraft
 from schemas.reasons import Reason
 
@@ -37,7 +37,7 @@ class Waiting:
 
     num_open: int  # groups without a winner
     num_unsampled: int  # of these, groups whose best attempt lacks samples, or that have none
-    num_unscored: Mapping[str, int]  # reward name -> samples read that lack it; names with 0 are absent
+    num_unscored: Mapping[str, int]  # reward name, or REFERENCE -> samples read that lack it; names with 0 are absent
 
 
 class Tally:
@@ -87,5 +87,6 @@ def waiting_of(groups: list[OpenGroup]) -> Waiting:
         unsampled += len(slots) < group.size
         for slot in slots:
             if not slot.is_final:
-                unscored.update(name for name in group.rule.weights if name not in slot.values)
+                names = [*group.rule.weights, *((REFERENCE,) if group.needs_reference else ())]
+                unscored.update(name for name in names if not slot.has_answer(name))
     return Waiting(num_open=len(groups), num_unsampled=unsampled, num_unscored=dict(unscored))

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from consumers.learner.loss_settings import AlgorithmName, LossSettings, Share
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
 from pipeline.uploads.settings import UploadSettings
 
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 class OptimizerSettings(Section):
@@ -26,17 +26,25 @@ class OptimizerSettings(Section):
     warmup_steps: int = Field(
         default=0, ge=0, description="Steps over which the rate rises to its value; Adam's first steps are all noise."
     )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the rate goes on after the warm-up: constant, or down to final_share."
+    )
+    schedule_steps: PositiveInt | None = Field(
+        default=None, description="Step at which a linear or cosine schedule has reached its end."
+    )
+    final_share: float = Field(
+        default=0.0, ge=0, le=1, description="Part of learning_rate that a schedule ends with and stays at."
+    )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this L2 norm.")
 
-
-class LossSettings(Section):
-    """`[learner.loss]`: GRPO with clipping and truncated importance weights."""
-
-    clip_low: Share = Field(default=0.2, description="Ratios below 1 - clip_low gain nothing.")
-    clip_high: float = Field(default=0.2, ge=0, description="Ratios above 1 + clip_high gain nothing.")
-    importance_cap: float = Field(default=2.0, gt=0, description="Largest weight of a token for being off-policy.")
-    scale_by_std: bool = Field(default=True, description="Divide advantages by the group's standard deviation.")
-    minibatches: PositiveInt = Field(default=1, description="Optimizer updates within one step.")
+    @model_validator(mode="after")
+    def _schedule_has_an_end(self) -> Self:
+        if self.schedule != "constant" and (self.schedule_steps is None or self.schedule_steps <= self.warmup_steps):
+            raise ValueError(
+                f"schedule = {self.schedule!r} needs schedule_steps above warmup_steps = {self.warmup_steps}, "
+                f"seen {self.schedule_steps}"
+            )
+        return self
 
 
 class CloningSettings(Section):
@@ -119,6 +127,32 @@ class LearnerSettings(Section):
     )
     oracle_file: Path | None = Field(
         default=None, description="Every sample id that enters a loss is appended here and synced; for checks."
+    )
+    no_signal: Literal["train", "drop"] = Field(
+        default="train",
+        description="What becomes of groups whose rewards are all equal: trained on, which teaches nothing, or dropped "
+        "as `no_signal`, and other prompts are admitted in their place (dynamic sampling of DAPO).",
+    )
+    no_signal_batches: PositiveInt = Field(
+        default=10, description="Most batches of such groups that are dropped for one step; further ones are trained."
+    )
+    packing: bool = Field(
+        default=False,
+        description="Lay several samples behind one another in one row, instead of padding each to the longest; "
+        "for models of full attention layers.",
+    )
+    compute_dtype: Literal["model", "bfloat16"] = Field(
+        default="model",
+        description="Arithmetic of forward and backward passes: as model.dtype, or bfloat16 with weights, gradients "
+        "and optimizer state in float32, whatever model.dtype says.",
+    )
+    algorithm: AlgorithmName = Field(
+        default="grpo", description="Which advantage, loss, normaliser and importance weights go together."
+    )
+    advantage: str | None = Field(
+        default=None,
+        description="Advantage: grpo, centred, rloo, step, best_worst, best, or a plug-in (module:attr, file.py:attr). "
+        "Absent: the algorithm's.",
     )
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings, description="AdamW.")
     loss: LossSettings = Field(default_factory=LossSettings, description="The policy loss.")

@@ -2,22 +2,24 @@
 
 Role: settings in, live parts out.
 Data in: the run's settings. Data out: a trainer, an assembler.
-Failure: `EngineError` when the model directory cannot be loaded; `ValueError` when no reward has a weight.
+Failure: `EngineError` when the model directory cannot be loaded; `ValueError` when no reward is required.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from consumers.learner.algorithms import ALGORITHMS, is_built_in
 from consumers.learner.assembler import Assembler
 from consumers.learner.assembler_settings import AssemblerSettings
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Trainer
 from pipeline.history import ClosedSet, Lineages
 from pipeline.redis_client import RedisClient
+from pipeline.reward_rule import RewardTerm
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
 
@@ -29,9 +31,10 @@ class LearnerSetup:
     settings: LearnerSettings
     model: ModelSettings
     weights: WeightsSettings
-    rewards: Mapping[str, float]  # weight of every required reward
+    rewards: Mapping[str, float | RewardTerm]  # what enters the training signal; a number is a required one's weight
     lease_s: float
     redis: RedisClient | None = None
+    has_reference: bool = False  # a reference model scores samples, and they are trained only then
     trainer: Callable[[], Trainer] | None = None  # given: used in place of the model's own
 
 
@@ -58,13 +61,32 @@ def make_assembler(
     """The join, at the step that was restored."""
     settings = AssemblerSettings.of_run(
         context.run,
-        weights=setup.rewards,
+        rewards=setup.rewards,
         buffer_bytes=setup.settings.buffer_bytes,
         vocab_size=trainer.vocab_size,
         context_tokens=trainer.context_tokens,
         unverified=setup.settings.unverified,
     )
+    settings = replace(
+        settings,
+        needs_reference=setup.has_reference,
+        no_signal_limit=no_signal_limit(setup.settings, groups_per_step=context.run.groups_per_step),
+        steps_are_signal=steps_are_signal(setup.settings),
+    )
     return Assembler(settings, clock=context.clock, lineages=lineages, closed=closed, step=step)
+
+
+def no_signal_limit(settings: LearnerSettings, *, groups_per_step: int) -> int:
+    """Groups without a signal that one rank drops at most between two steps; the ranks share the learner's number."""
+    if settings.no_signal != "drop":
+        return 0
+    return -(-settings.no_signal_batches * groups_per_step // settings.ranks)
+
+
+def steps_are_signal(settings: LearnerSettings) -> bool:
+    """Whether the advantage looks at what single turns earned; a plug-in may."""
+    name = ALGORITHMS[settings.algorithm].advantage if settings.advantage is None else settings.advantage
+    return name == "step" or not is_built_in(name, loss=False)
 
 
 def _own_device(model: ModelSettings, settings: LearnerSettings, *, rank: int) -> ModelSettings:

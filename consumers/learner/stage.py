@@ -150,7 +150,11 @@ class LearnerStage:
     def _facts(self, recovered: Recovered, *, trainer: Trainer) -> dict[str, str]:
         setup = self._setup
         arithmetic = Arithmetic.of(
-            setup.settings, model=setup.model, weights=setup.weights, seed=self._context.run.seed
+            setup.settings,
+            model=setup.model,
+            weights=setup.weights,
+            seed=self._context.run.seed,
+            has_reference=setup.has_reference,
         )
         begins = recovered.lineage == 0
         return facts_of(arithmetic, trainer, begins=begins, first_anchor=recovered.first_anchor)
@@ -189,5 +193,11 @@ class LearnerStage:
         assembler = make_assembler(
             context, setup, trainer=trainer, lineages=lineages, closed=recovered.closed, step=recovered.step
         )
-        intake = Intake(context, assembler, settings=setup.settings, positions=recovered.positions)
+        intake = Intake(
+            context,
+            assembler,
+            settings=setup.settings,
+            positions=recovered.positions,
+            has_reference=setup.has_reference,
+        )
         return OneProcess(assembler, intake, clock=context.clock)

@@ -30,6 +30,10 @@ class StalenessRule:
         """Whether a group of this age may not be trained."""
         return self.on_stale != "train" and age > self.max_age
 
+    def reason_of(self, age: int | None) -> Reason:
+        """Why a valid member of this age is not trained when its group is dropped."""
+        return Reason.STALE if age is not None and self.is_over(age) else Reason.GROUP_DROPPED
+
     def must_wait_for(self, birth_step: int, *, step: int) -> bool:
         """Whether one more step would push a group born at `birth_step` over the bound, which `wait` does not allow.
 

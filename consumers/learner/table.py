@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from consumers.learner.gaps import ASSUMED, Gap
-from consumers.learner.groups import Joined, OpenGroup, RewardRule
+from consumers.learner.groups import Joined, OpenGroup
 from consumers.learner.reports import Tally
 from pipeline.history import ClosedSet
-from schemas.records import PromptGroup, Reward, Sample
+from pipeline.reward_rule import RewardRule
+from schemas.records import PromptGroup, ReferenceScore, Reward, Sample
 from topics.log import Envelope, Positions, TopicPartition
 
-_MEMBER_RECORDS = (Sample, Reward)  # a union would be built anew for every record
+_MEMBER_RECORDS = (Sample, Reward, ReferenceScore)  # a union would be built anew for every record
 _COUNTERS = {
     Joined.DUPLICATE: "duplicates",
     Joined.CONFLICT: "id_conflicts",
@@ -44,6 +45,7 @@ class GroupTable:
         rule: the required rewards.
         min_group_members: fewest valid members to be trained; None: all.
         closed: groups closed in the surviving history; taken over.
+        needs_reference: members are final only once the reference model has scored them.
         completed: called with a group the moment its winner is known.
     """
 
@@ -54,8 +56,10 @@ class GroupTable:
         min_group_members: int | None,
         closed: ClosedSet,
         completed: Callable[[OpenGroup], None],
+        needs_reference: bool = False,
     ) -> None:
         self._rule = rule
+        self._needs_reference = needs_reference
         self._min_group_members = min_group_members
         self._completed = completed
         self.closed = closed
@@ -78,7 +82,7 @@ class GroupTable:
                 if group is None:
                     self._without_group(envelope, record.group)
                     continue
-                joined = group.add_sample(record) if isinstance(record, Sample) else group.add_reward(record)
+                joined = _join(group, record)
                 if joined is not Joined.NEW:
                     self._count(joined, envelope)
                     continue
@@ -159,7 +163,13 @@ class GroupTable:
     def _open(self, prompt: PromptGroup) -> OpenGroup:
         at_least, size = self._min_group_members, prompt.group_size
         needed = size if at_least is None else min(at_least, size)
-        group = OpenGroup(prompt, needed=needed, rule=self._rule, opened_s=self.now_s)
+        group = OpenGroup(
+            prompt,
+            needed=needed,
+            rule=self._rule,
+            opened_s=self.now_s,
+            needs_reference=self._needs_reference,
+        )
         self.unclosed[prompt.group] = self.open[prompt.group] = group
         return group
 
@@ -214,3 +224,9 @@ class GroupTable:
             place = f"{envelope.topic} [{envelope.partition}] at {envelope.offset}"
             key = "" if envelope.key is None else envelope.key.decode(errors="replace")
             self.tally.notice("id_conflict", {"group": key, "record": place})
+
+
+def _join(group: OpenGroup, record: Sample | Reward | ReferenceScore) -> Joined:
+    if isinstance(record, Sample):
+        return group.add_sample(record)
+    return group.add_reward(record) if isinstance(record, Reward) else group.add_reference(record)

@@ -1,4 +1,4 @@
-"""From samples to padded tensors, and from a model to log-probabilities of completion tokens.
+"""From samples to padded tensors.
 
 Role: the only place that knows how prompt and completion become one row.
 Data in: packed arrays of samples. Data out: tensors of shape [rows, columns], right-padded.
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from schemas.packed import unpack_f32, unpack_i32, unpack_u8
+from schemas.packed import unpack_f32, unpack_i32, unpack_mask
 from schemas.records import Sample
 
 
@@ -27,8 +26,22 @@ class Rows:
     attention: Tensor  # int64, 1 where a token is
     completion: Tensor  # bool, True on completion tokens
     loss_mask: Tensor  # float32, on completion tokens
-    behaviour_logprobs: Tensor  # float32, 0 elsewhere
+    behaviour_logprobs: Tensor  # float32, of tokens that train; 0 elsewhere
     temperature: Tensor  # float32, [rows, 1]; 1 for raw log-probabilities
+    reference_logprobs: Tensor | None = None  # float32, of the frozen reference model, 0 elsewhere; None: no reference
+
+    def to(self, device: torch.device) -> Rows:
+        """The same on a device."""
+        reference = self.reference_logprobs
+        return Rows(
+            input_ids=self.input_ids.to(device),
+            attention=self.attention.to(device),
+            completion=self.completion.to(device),
+            loss_mask=self.loss_mask.to(device),
+            behaviour_logprobs=self.behaviour_logprobs.to(device),
+            temperature=self.temperature.to(device),
+            reference_logprobs=None if reference is None else reference.to(device),
+        )
 
     def slice(self, begin: int, end: int) -> Rows:
         """Rows begin..end-1, with the columns they need."""
@@ -40,11 +53,19 @@ class Rows:
             loss_mask=self.loss_mask[begin:end, :columns],
             behaviour_logprobs=self.behaviour_logprobs[begin:end, :columns],
             temperature=self.temperature[begin:end],
+            reference_logprobs=None
+            if self.reference_logprobs is None
+            else self.reference_logprobs[begin:end, :columns],
         )
 
 
-def rows_of(samples: Sequence[Sample], *, device: torch.device) -> Rows:
-    """Rows of samples that passed `schemas.validation.check_sample`."""
+def rows_of(samples: Sequence[Sample], *, device: torch.device, references: Sequence[bytes | None] = ()) -> Rows:
+    """Rows of samples that passed `schemas.validation.check_sample`.
+
+    Args:
+        references: packed float32, log-probabilities of each one's completion tokens by the reference model; empty, or
+            one of them None: there are none.
+    """
     prompts = [unpack_i32(sample.prompt_tokens) for sample in samples]
     completions = [unpack_i32(sample.completion_tokens) for sample in samples]
     shape = (len(samples), max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True)))
@@ -56,9 +77,16 @@ def rows_of(samples: Sequence[Sample], *, device: torch.device) -> Rows:
         ids[row, :begin], ids[row, begin:end] = prompt, tokens
         attention[row, :end] = 1
         completion[row, begin:end] = True
-        mask[row, begin:end] = unpack_u8(sample.loss_mask)
-        behaviour[row, begin:end] = unpack_f32(sample.logprobs if sample.logprobs is not None else b"")
+        trains = unpack_mask(sample.loss_mask, num_tokens=len(tokens))
+        mask[row, begin:end] = trains
+        logprobs = unpack_f32(sample.logprobs if sample.logprobs is not None else b"")
+        behaviour[row, begin:end] = np.where(trains, logprobs, 0)  # the environment's tokens have none
     temperature = np.array([[_temperature(sample)] for sample in samples], np.float32)
+    reference = None
+    if references and all(each is not None for each in references):
+        reference = np.zeros(shape, np.float32)
+        for row, (prompt, tokens, each) in enumerate(zip(prompts, completions, references, strict=True)):
+            reference[row, len(prompt) : len(prompt) + len(tokens)] = unpack_f32(each if each is not None else b"")
     return Rows(
         input_ids=torch.from_numpy(ids).to(device),
         attention=torch.from_numpy(attention).to(device),
@@ -66,34 +94,21 @@ def rows_of(samples: Sequence[Sample], *, device: torch.device) -> Rows:
         loss_mask=torch.from_numpy(mask).to(device),
         behaviour_logprobs=torch.from_numpy(behaviour).to(device),
         temperature=torch.from_numpy(temperature).to(device),
+        reference_logprobs=None if reference is None else torch.from_numpy(reference).to(device),
     )
 
 
-def completion_logprobs(model: PreTrainedModel, rows: Rows) -> Tensor:
-    """Log-probabilities of the completion tokens, shape [tokens] in row order, float32.
-
-    Logits are divided by the sampling temperature, as the sampler did. Truncation by top-p or top-k is not repeated:
-    its renormalisation shows up as a weight below its cap (see `losses.grpo_loss`).
-    """
-    logits = model(input_ids=rows.input_ids, attention_mask=rows.attention, use_cache=False).logits
-    # The logits at column c predict column c + 1.
-    chosen = rows.completion[:, 1:]
-    predicted = logits[:, :-1][chosen].float()
-    temperature = rows.temperature.expand(-1, chosen.shape[1])[chosen]
-    targets = rows.input_ids[:, 1:][chosen]
-    scaled = predicted / temperature[:, None]
-    return torch.log_softmax(scaled, dim=-1).gather(1, targets[:, None]).squeeze(1)
-
-
-def micro_batches(rows: Rows, *, max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Spans of rows whose padded size stays within `max_tokens`; a single longer row stands alone."""
+def micro_batches(rows: Rows, *, max_tokens: int, packing: bool = False) -> Iterator[tuple[int, int]]:
+    """Spans of rows whose size stays within `max_tokens`, padded, or with `packing` without padding; a single longer
+    row stands alone."""
     lengths = rows.attention.sum(dim=1).tolist()
-    begin, widest = 0, 0
+    begin, widest, filled = 0, 0, 0
     for row, length in enumerate(lengths):
-        if row > begin and max(widest, length) * (row - begin + 1) > max_tokens:
+        size = filled + length if packing else max(widest, length) * (row - begin + 1)
+        if row > begin and size > max_tokens:
             yield begin, row
-            begin, widest = row, 0
-        widest = max(widest, length)
+            begin, widest, filled = row, 0, 0
+        widest, filled = max(widest, length), filled + length
     yield begin, len(lengths)
 
 

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from consumers.learner.data import GroupCounts
+from consumers.learner.groups import REFERENCE
 from consumers.learner.reports import Waiting
 from consumers.learner.settings import LearnerSettings
 from pipeline.stage import StageContext
@@ -161,7 +162,8 @@ class UpstreamWatch:
         if waiting.num_open == 0:
             wanted.append(("prompts", "prompts: no open group"))
         for name, number in sorted(waiting.num_unscored.items()):
-            wanted.append(("reward", f"reward {name}: {number} samples without it"))
+            stage, what = ("reference", "reference") if name == REFERENCE else ("reward", f"reward {name}")
+            wanted.append((stage, f"{what}: {number} samples without it"))
         if waiting.num_unsampled > 0:
             wanted.append(("rollout", f"rollout: {waiting.num_unsampled} groups lack samples"))
         dead = [each for each in wanted if not self._heard(each[0])]

@@ -4,8 +4,10 @@ Role: the whole interface between rlweave and a scorer. A scorer is one of
 
 - a function `score(sample) -> float`, sync or async; its keyword-only parameters are options of the run file;
 - a class, made with those options, with `score(sample)` or `score_batch(samples)`, sync or async, and if it likes the
-  attributes `name` and `version`;
+  attributes `name`, `version` and `max_workers` (most processes to load it in), and, if async, `aclose`;
 - a function without positional parameters that takes the options and returns one of the two.
+
+`score_batch` returns one entry per sample: a number, or an exception in its place, which is a failure of that sample.
 
 Invariants: importing this module loads the standard library and `schemas` only.
 Failure: an exception is never a reward: the sample gets a failure with the class of the error, and the next one is

@@ -1,6 +1,6 @@
-"""The rewards rlweave ships: exact match, number match, the reasoning-gym scorer.
+"""The rewards rlweave ships: which there are, and exact match, number match and the reasoning-gym scorer.
 
-Role: written as a user would write them.
+Role: written as a user would write them. The others are in modules of their own, imported when they are used.
 Invariants: numbers are compared as decimals, not as floats; a completion without an answer scores 0, a task without
 a reference answer is a failure, since nothing can be said of the completion.
 Failure: exceptions, which the consumer turns into failures of the sample.
@@ -22,10 +22,21 @@ _NUMBER = re.compile(
     r"(?:(?<![\w)\]])[-+\u2212])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII
 )
 BUILTINS = {
+    "environment": "consumers.rewards.environment:EnvironmentReturn",
     "exact_match": "consumers.rewards.builtin:ExactMatch",
     "number_match": "consumers.rewards.builtin:NumberMatch",
     "reasoning_gym": "consumers.rewards.builtin:ReasoningGym",
+    "regex": "consumers.rewards.text_checks:RegexMatch",
+    "format": "consumers.rewards.text_checks:TagFormat",
+    "math_verify": "consumers.rewards.math_match:MathVerify",
+    "length_penalty": "consumers.rewards.penalties:LengthPenalty",
+    "repetition_penalty": "consumers.rewards.penalties:RepetitionPenalty",
+    "remote_http": "consumers.rewards.remote:RemoteHttp",
+    "llm_judge": "consumers.rewards.judge:LlmJudge",
+    "neural": "consumers.rewards.neural:NeuralReward",
 }
+# What may compute for ever on some text, or needs torch, runs in processes like a user's own.
+APART = frozenset({"regex", "math_verify", "neural"})
 
 
 class ExactMatch:

@@ -9,6 +9,7 @@ scorer that exits would silently take a thread with it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from consumers.rewards import verdict
 from consumers.rewards.verdict import Trouble, Verdict
 from schemas.records import Sample
 
+_log = logging.getLogger(__name__)
 Call: TypeAlias = Callable[[Sequence[Sample]], Sequence[object]]
 AsyncCall: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Sequence[object]]]
 
@@ -53,6 +55,15 @@ async def call_within(call: AsyncCall, samples: Sequence[Sample], *, limit_s: fl
         trouble = verdict.no_answer(limit_s) if late else verdict.of_error(error)
         return Answer(trouble=trouble, duration_ms=_since_ms(began_s))
     return _checked(values, num_samples=len(samples), began_s=began_s)
+
+
+async def call_close(close: Callable[[], Awaitable[object]], *, limit_s: float) -> None:
+    """Let a plug-in end what it opened; that it fails, or takes longer, changes no verdict."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await close()
+    except BaseException as error:  # noqa: BLE001 - user code, see the module docstring
+        _log.warning("the plug-in's aclose failed: %s", verdict.of_error(error).said)
 
 
 def _checked(values: object, *, num_samples: int, began_s: float) -> Answer:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from consumers.rewards.builtin import BUILTINS
+from consumers.rewards.builtin import APART, BUILTINS
 from consumers.rewards.plugin import load_scorer
 from consumers.rewards.pool import Job, LoopPool, Pool, ThreadPool
 from consumers.rewards.process_pool import ProcessPool
@@ -58,16 +58,20 @@ def open_plugin(
 
 def runs_here(settings: RewardSettings) -> bool:
     """Whether the plug-in runs in this process."""
-    return settings.isolation == "thread" or (settings.isolation == "auto" and settings.plugin in BUILTINS)
+    return settings.isolation == "thread" or (
+        settings.isolation == "auto" and settings.plugin in BUILTINS and settings.plugin not in APART
+    )
 
 
 def _open_here(settings: RewardSettings) -> Opened:
     scorer = load_scorer(settings)
     pool: Pool
     if scorer.async_call is not None:
-        pool = LoopPool(scorer.async_call, limit=settings.max_in_flight, limit_s=settings.timeout_s)
+        pool = LoopPool(
+            scorer.async_call, limit=settings.max_in_flight, limit_s=settings.timeout_s, aclose=scorer.aclose
+        )
     elif scorer.call is not None:
-        pool = ThreadPool(scorer.call, num_threads=settings.num_workers)
+        pool = ThreadPool(scorer.call, num_threads=scorer.at_most(settings.num_workers))
     else:
         raise ValueError("a scorer has a call, sync or async")
     return Opened(version=scorer.version, batches=scorer.batches, pool=pool)

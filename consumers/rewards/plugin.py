@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 from consumers.rewards.builtin import BUILTINS
@@ -24,7 +24,9 @@ from schemas.errors import PluginError, SettingsError
 from schemas.records import Sample
 
 GROUP = "rlweave.rewards"
+_EXTRAS = {"math_verify": "math", "neural": "torch"}  # of built-in rewards; of others the one most often missing
 Plain: TypeAlias = Callable[..., object]
+AsyncClose: TypeAlias = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,12 @@ class Scorer:
     batches: bool  # takes more than one sample at a time
     call: Call | None = None
     async_call: AsyncCall | None = None
+    max_workers: int | None = None  # most processes or threads that it is to be loaded in
+    aclose: AsyncClose | None = None  # of an async one: called when nothing is scored any more
+
+    def at_most(self, num_workers: int) -> int:
+        """How many of these workers are used."""
+        return num_workers if self.max_workers is None else min(num_workers, self.max_workers)
 
 
 def load_scorer(settings: RewardSettings) -> Scorer:
@@ -47,7 +55,14 @@ def load_scorer(settings: RewardSettings) -> Scorer:
     spec = settings.plugin
     found = load_plugin(spec, group=GROUP, builtins=BUILTINS)
     made = _with_options(found, settings.options, spec=spec)
-    version = _version_of(found, made)
+    return replace(
+        _scorer_of(made, spec=spec, version=_version_of(found, made)),
+        max_workers=_max_workers(made, spec=spec),
+        aclose=cast("AsyncClose | None", _method(made, "aclose")),
+    )
+
+
+def _scorer_of(made: object, *, spec: str, version: str) -> Scorer:
     batch = _method(made, "score_batch")
     if batch is not None:
         return _batching(batch, version=version)
@@ -84,7 +99,7 @@ def _make(factory: Plain, options: Mapping[str, object], *, spec: str) -> object
     except (ImportError, TypeError, ValueError, KeyError, OSError) as error:
         raise PluginError(
             f"plug-in {spec!r} could not be made with the options {dict(options)}: {error!r}",
-            hint="an extra may be missing, for example `pip install 'rlweave[tasks]'`"
+            hint=f"an extra may be missing, for example `pip install 'rlweave[{_EXTRAS.get(spec, 'tasks')}]'`"
             if isinstance(error, ImportError)
             else "",
         ) from error
@@ -131,6 +146,13 @@ def _single(score: Plain, *, version: str) -> Scorer:
 
         return Scorer(version=version, batches=False, async_call=each_async)
     return Scorer(version=version, batches=False, call=lambda samples: [score(sample) for sample in samples])
+
+
+def _max_workers(made: object, *, spec: str) -> int | None:
+    stated: object = getattr(made, "max_workers", None)
+    if stated is None or (isinstance(stated, int) and not isinstance(stated, bool) and stated > 0):
+        return stated
+    raise PluginError(f"plug-in {spec!r}: max_workers = {stated!r} is no number of processes")
 
 
 def _version_of(found: object, made: object) -> str:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from consumers.rewards.call import Answer, AsyncCall, Call, call_now, call_within
+from consumers.rewards.call import Answer, AsyncCall, Call, call_close, call_now, call_within
 from schemas.records import Sample
 from topics.log import Envelope, TopicPartition
 
 _T = TypeVar("_T")
+_END_S = 1.0  # for what a plug-in does at its end
 _AHEAD = 16  # jobs queued per thread, so that a cheap scorer does not wait for the polling thread
 
 
@@ -141,6 +143,7 @@ class LoopPool:
     call: AsyncCall
     limit: int = field(kw_only=True)
     limit_s: float = field(kw_only=True)  # longest time of a call
+    aclose: Callable[[], Awaitable[object]] | None = field(default=None, kw_only=True)  # the plug-in's end
     _outbox: queue.SimpleQueue[Finished] = field(default_factory=queue.SimpleQueue, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
@@ -178,10 +181,15 @@ class LoopPool:
         self._outbox.put(Finished(job=job, answer=answer))
 
     def _cancel(self) -> None:
-        for task in self._tasks:
+        ended = asyncio.ensure_future(self._end(tuple(self._tasks)))
+        ended.add_done_callback(lambda done: done.get_loop().stop())
+
+    async def _end(self, tasks: tuple[asyncio.Task[None], ...]) -> None:
+        for task in tasks:
             task.cancel()
-        if self._loop is not None:
-            self._loop.call_soon(self._loop.stop)
+        await asyncio.wait(tasks, timeout=_END_S) if tasks else None
+        if self.aclose is not None:
+            await call_close(self.aclose, limit_s=_END_S)
 
 
 def _turn_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -76,7 +76,7 @@ class ProcessPool:
             self.finished(wait_s=_POLL_S)
 
     def room(self) -> int:
-        return self._settings.num_workers * self._width() - self._num_inside
+        return self._most() * self._width() - self._num_inside
 
     def submit(self, job: Job) -> None:
         self._num_inside += 1
@@ -107,10 +107,15 @@ class ProcessPool:
             process.end(grace_s=0.0 if process.jobs or process.ready is None else _GRACE_S)
         self._processes.clear()
 
+    def _most(self) -> int:
+        """Processes there may be."""
+        limit = None if self._ready is None else self._ready.max_workers
+        return self._settings.num_workers if limit is None else min(self._settings.num_workers, limit)
+
     def _width(self) -> int:
         """Jobs a process has at most."""
         if self._ready is not None and self._ready.is_async:
-            return math.ceil(self._settings.max_in_flight / self._settings.num_workers)
+            return math.ceil(self._settings.max_in_flight / self._most())
         return max(1, min(_MOST_AHEAD, math.ceil(_AHEAD_MS / max(self._mean_ms, 0.001))))
 
     def _feed(self) -> None:
@@ -147,7 +152,7 @@ class ProcessPool:
         since_s = self._backlog_since_s
         waited = since_s is not None and time.monotonic() - since_s >= _GROW_AFTER_S
         starting = any(process.ready is None for process in self._processes)
-        if waited and not starting and len(self._processes) < self._settings.num_workers:
+        if waited and not starting and len(self._processes) < self._most():
             self._processes.append(ScorerProcess(self._begin))
 
     def _exchange(self, wait_s: float) -> list[Finished]:

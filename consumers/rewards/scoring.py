@@ -2,9 +2,10 @@
 
 Role: the state of one reward consumer's unfinished samples, owned by the polling thread.
 Data in and out: `Taken` samples in; `Scored` ones out, in any order.
-Invariants: every sample taken comes out exactly once, with a verdict or abandoned with its partition; failure
-is per sample: a batch that raises is scored again one by one; a sample waiting for its next try holds up no other;
-while the breaker is open nothing begins, and a probe that meets a transient error waits on instead of failing.
+Invariants: every sample taken comes out exactly once, with a verdict or abandoned with its partition; failure is per
+sample: a batch that raises is scored again one by one, after some tries as a batch where the error may pass; a sample
+waiting for its next try holds up no other; while the breaker is open nothing begins, and a probe that meets a transient
+error waits on instead of failing.
 Failure: none of its own.
 """
 
@@ -23,6 +24,8 @@ from consumers.rewards.settings import RewardSettings
 from consumers.rewards.verdict import Trouble, Verdict
 from topics.clock import Clock
 from topics.log import TopicPartition
+
+_TOGETHER = 3  # tries of a batch after a transient error before its samples are tried one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +163,27 @@ class Scoring:
     def _judge(self, ended: Finished) -> list[Scored]:
         self._running.pop(ended.job)
         items, answer = ended.job.items, ended.answer
-        if answer.trouble is not None and len(items) > 1:
+        if answer.trouble is not None and len(items) > 1 and not self._stays_together(items, answer.trouble):
             for item in items:
                 item.alone = True
             self._waiting.extendleft(reversed([item for item in items if not item.abandoned]))
             lost = verdict.of_trouble(answer.trouble, num_retries=0)
             return [Scored(taken=item, verdict=lost, duration_ms=0.0) for item in items if item.abandoned]
-        parts: Sequence[Verdict | Trouble] = [answer.trouble] if answer.trouble is not None else answer.verdicts
+        parts: Sequence[Verdict | Trouble] = answer.verdicts
+        if answer.trouble is not None:
+            parts = [answer.trouble] * len(items)
         share_ms = answer.duration_ms / len(items)
         judged = (
             self._judge_one(item, part, job=ended.job, duration_ms=share_ms)
             for item, part in zip(items, parts, strict=True)
         )
         return [one for one in judged if one is not None]
+
+    def _stays_together(self, items: Sequence[Taken], trouble: Trouble) -> bool:
+        """A batch that met a transient error is tried again as batches at first: a service that is away should not find
+        each sample of it as a call of its own. Should one sample be the reason, it shows when they are taken apart."""
+        limit = min(_TOGETHER, self._settings.retries)
+        return trouble.kind == "transient" and all(item.num_retries < limit for item in items)
 
     def _judge_one(self, taken: Taken, part: Verdict | Trouble, *, job: Job, duration_ms: float) -> Scored | None:
         if taken.abandoned:

@@ -8,10 +8,11 @@ Failure: pydantic's, as in `pipeline.settings`; `check_reward_name` raises `Sett
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from pipeline.reward_rule import RewardTerm
 from pipeline.settings import PositiveInt, Replicated, Seconds
 from schemas.errors import SettingsError
 
@@ -22,9 +23,31 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 class RewardSettings(Replicated):
     """One reward: which plug-in, with which weight, and how patient with it."""
 
-    plugin: str = Field(description="exact_match, number_match, reasoning_gym, module:attr or path/to/file.py:attr.")
+    plugin: str = Field(
+        description="A built-in reward (exact_match, number_match, regex, format, math_verify, reasoning_gym, "
+        "environment, length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or "
+        "path/to/file.py:attr."
+    )
     weight: float = Field(
-        default=1.0, allow_inf_nan=False, description="Factor in the training signal; 0: shadow, never trained on."
+        default=1.0,
+        allow_inf_nan=False,
+        description="Factor in the training signal; 0 and no gate: shadow, never trained on.",
+    )
+    gate_above: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="Makes it a gate: unless its value is greater, rewards that are no gates count with weight 0. "
+        "Its own weight counts in either case, and may be 0.",
+    )
+    required: bool = Field(
+        default=True, description="false: samples are trained without it where it is missing, its group without it."
+    )
+    missing: Literal["wait", "fail", "leave_out"] = Field(
+        default="wait",
+        description="What is done where it has no value. wait: it is waited for until the group's deadline; then, or "
+        "at once when scoring failed, a required one ends the sample and an optional one is left out of its group. "
+        "fail: a required one ends the whole group, whatever run.min_group_members says. leave_out: an optional one "
+        "is not waited for once all others are there.",
     )
     options: dict[str, OptionValue] = Field(default_factory=dict, description="Keyword arguments for the plug-in.")
     group: str | None = Field(
@@ -48,7 +71,7 @@ class RewardSettings(Replicated):
         default="auto",
         description="process: the plug-in runs in processes of its own, which are killed when a call takes too long. "
         "thread: in this process, where a call that never returns keeps its thread. auto: built-in plug-ins in "
-        "threads, all others in processes.",
+        "threads (but regex, math_verify and neural), all others in processes.",
     )
     num_workers: PositiveInt = Field(
         default=4,
@@ -67,10 +90,21 @@ class RewardSettings(Replicated):
         default=60.0, description="A sample unfinished for longer than this is named in an event."
     )
 
+    @model_validator(mode="after")
+    def _term_can_work(self) -> Self:
+        if problem := self.term.problem():
+            raise ValueError(problem)
+        return self
+
+    @property
+    def term(self) -> RewardTerm:
+        """What it is to the training signal."""
+        return RewardTerm(weight=self.weight, gate_above=self.gate_above, required=self.required, missing=self.missing)
+
     @property
     def is_shadow(self) -> bool:
         """True when its scores enter no training signal."""
-        return self.weight == 0
+        return self.term.is_shadow
 
 
 def check_reward_name(name: str) -> None:

@@ -43,14 +43,19 @@ RECHECK_S = 2.0  # after joining, to see whoever joined in the same moment
 class RewardStage:
     """One process of the reward `name`."""
 
-    finished = False  # it serves until it is told to stop
+    @property
+    def finished(self) -> bool:
+        """False: it serves until it is told to stop."""
+        return False
 
     def __init__(self, context: StageContext, *, name: str, settings: RewardSettings) -> None:
         check_reward_name(name)
         self._context = context
         self._name = name
         self._settings = settings
-        self._group = group_id(context.run.name, name, settings=settings)
+        self._group = ""  # known when the plug-in is
+        self._most_in_flight = settings.max_in_flight
+        self._num_values = self._num_failed = 0
         self._topic = SHADOW_REWARDS if settings.is_shadow else REWARDS
         self._version = ""  # of the plug-in
         self._fingerprint = ""
@@ -75,6 +80,7 @@ class RewardStage:
             return
         self._version = opened.version
         self._fingerprint = fingerprint(self._name, settings, version=opened.version)
+        self._group = self._group_of(self._fingerprint)
         try:
             claim.check_free(context.log.admin(), self._group, fingerprint=self._fingerprint)
             self._writer = context.log.writer(WriterSettings(linger_ms=1.0))
@@ -82,6 +88,7 @@ class RewardStage:
         except RlweaveError:
             opened.pool.close()
             raise
+        context.metrics.gauge("reward_required", int(settings.required and not settings.is_shadow))
         context.metrics.gauge("reward_weight", settings.weight, reward=self._name, group=self._group)
         self._see_again(())
         self._watch.begin()
@@ -115,6 +122,11 @@ class RewardStage:
             self._queue.close()
             self._writer.close(deadline=deadline)
 
+    @property
+    def num_scored(self) -> tuple[int, int]:
+        """Samples with a value and with a failure, written and acknowledged by this process."""
+        return self._num_values, self._num_failed
+
     def _open_queue(self) -> WorkQueue:
         context = self._context
         client_id = claim.client_id(context.instance, name=self._name, fingerprint=self._fingerprint)
@@ -127,8 +139,12 @@ class RewardStage:
             client_id=client_id,
         )
         hooks = replace(context.hooks(), assigned=self._see_again, revoked=self._revoked)
-        limit = self._settings.max_in_flight
-        return WorkQueue.open(context.log, settings, hooks=hooks, max_in_flight=limit, clock=context.clock)
+        most = self._most_in_flight
+        return WorkQueue.open(context.log, settings, hooks=hooks, max_in_flight=most, clock=context.clock)
+
+    def _group_of(self, fingerprint: str) -> str:  # noqa: ARG002 - scoring the past has a group per fingerprint
+        """The consumer group id."""
+        return group_id(self._context.run.name, self._name, settings=self._settings)
 
     def _started(self) -> Scoring:
         if self._scoring is None:
@@ -156,7 +172,7 @@ class RewardStage:
         """0 pauses the partitions: an open breaker takes nothing, a half-open one what it needs for its probe."""
         match scoring.state():
             case BreakerState.CLOSED:
-                return self._settings.max_in_flight
+                return self._most_in_flight
             case BreakerState.OPEN:
                 return 0
             case BreakerState.HALF_OPEN:
@@ -177,10 +193,12 @@ class RewardStage:
         if kept:
             for one in kept:
                 self._writer.write(self._topic, self._reward(one))  # (1)
-                if one.verdict.failure is not None:
-                    self._watch.failed(one.taken.sample.group, one.verdict.failure)
+                self._watch.scored(one)
             self._writer.flush(deadline=self._after(FLUSH_S))  # (2)
             self._context.metrics.count("records_written", len(kept), topic=self._topic.name)
+            num_failed = sum(one.verdict.failure is not None for one in kept)
+            self._num_failed += num_failed
+            self._num_values += len(kept) - num_failed
         for one in scored:
             self._queue.done(one.taken.envelope)
         now_s = self._context.clock.monotonic()

@@ -43,7 +43,12 @@ class Trouble:
 
 
 def of_value(raw: object) -> Verdict:
-    """The verdict of what a plug-in returned. Booleans are refused: True where 0.9 was meant hides a bug."""
+    """The verdict of what a plug-in returned; an exception in place of a number is a failure of that sample.
+
+    Booleans are refused: True where 0.9 was meant hides a bug.
+    """
+    if isinstance(raw, BaseException):
+        return Verdict(failure=of_error(raw).said)
     if isinstance(raw, bool) or not isinstance(raw, numbers.Real):
         return Verdict(failure=_plain(f"{NOT_A_NUMBER}: got {raw!r:.80} ({type(raw).__name__})"))
     try:

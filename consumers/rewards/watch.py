@@ -11,12 +11,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from consumers.rewards.breaker import Breaker, BreakerState
+from consumers.rewards.pace import Pace, PaceMeter
 from consumers.rewards.pool import Job, Taken
-from consumers.rewards.scoring import Scoring
+from consumers.rewards.scoring import Scored, Scoring
 from consumers.rewards.settings import RewardSettings
 from pipeline.stage import TURN_S, StageContext
 
 STUCK_CHECK_S = 0.5
+PACE_S = 2.0  # what rate, time and failure share are taken over
 _TEXT_CHARS = 200  # of a plug-in's error in a line for people
 _SAID = {
     BreakerState.OPEN: "breaker_opened",
@@ -31,22 +33,26 @@ class Watch:
     def __init__(self, context: StageContext, *, name: str, settings: RewardSettings) -> None:
         self._context = context
         self._name = name
-        self._required = not settings.is_shadow
+        self._required = settings.required and not settings.is_shadow
         self._check_s = min(STUCK_CHECK_S, settings.stuck_after_s)
         self._breaker_open = False
         self._last_failure = ""
         self._failures: deque[str] = deque(maxlen=settings.breaker_window)  # the newest, as Reward records say them
-        self._busy_s = self._checked_s = context.clock.monotonic()
+        self._busy_s = self._checked_s = self._paced_s = context.clock.monotonic()
+        self._meter = PaceMeter(self._busy_s)
 
     def begin(self) -> None:
         """The plug-in is loaded and samples may come."""
         self._context.metrics.gauge("breaker_open", 0)
         self._context.events.enter("waiting_for_samples")
 
-    def failed(self, group: int, failure: str) -> None:
-        """A sample got no value."""
-        self._last_failure = f"group {group}: {failure}"
-        self._failures.append(failure)
+    def scored(self, scored: Scored) -> None:
+        """A sample has its verdict, which is on the log soon."""
+        failure = scored.verdict.failure
+        self._meter.add(failed=failure is not None, duration_ms=scored.duration_ms)
+        if failure is not None:
+            self._last_failure = f"group {scored.taken.sample.group}: {failure}"
+            self._failures.append(failure)
 
     def lost_process(self, why: str, jobs: Sequence[Job]) -> None:
         """A process that scored was killed, or died: with it go the calls it had begun, which are tried again."""
@@ -77,6 +83,15 @@ class Watch:
             for taken in scoring.stuck():
                 self._tell_stuck(taken, now_s=now_s)
         self._show_phase(scoring, now_s=now_s)
+        if now_s >= self._paced_s + PACE_S:
+            self._paced_s = now_s
+            self._show_pace(self._meter.look(now_s))
+
+    def _show_pace(self, pace: Pace) -> None:
+        metrics = self._context.metrics
+        metrics.gauge("scored_per_s", pace.samples_per_s)
+        metrics.gauge("score_mean_s", pace.mean_s)
+        metrics.gauge("score_failure_share", pace.failure_share)
 
     def _watch_breaker(self, scoring: Scoring, *, starved: bool) -> None:
         state = scoring.state()
@@ -91,14 +106,14 @@ class Watch:
                 "reward": self._name,
                 "required": str(self._required).lower(),
                 "last_failure": self._last_failure if opened else "",
-                "text": self._text(state, scoring.breaker),
+                "text": self.text(state, scoring.breaker),
             },
             failure_share=scoring.breaker.failure_share,
         )
         self._context.events.heartbeat()  # the scheduler acts on the gauge: do not let it wait for the next one
 
-    def _text(self, state: BreakerState, breaker: Breaker) -> str:
-        """What changed, in a sentence."""
+    def text(self, state: BreakerState, breaker: Breaker) -> str:
+        """What this state means, in a sentence."""
         if state is BreakerState.CLOSED:
             return f"reward {self._name} scores again"
         if state is BreakerState.HALF_OPEN:

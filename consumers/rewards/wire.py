@@ -48,6 +48,7 @@ class Ready:
     version: str
     batches: bool  # takes more than one sample at a time
     is_async: bool
+    max_workers: int | None = None  # most processes that it is to be loaded in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +151,7 @@ def encode_said(said: Said) -> bytes:
     """Content of what a scoring process says."""
     if isinstance(said, Ready):
         values: dict[str, object] = {"version": said.version, "batches": said.batches, "is_async": said.is_async}
+        values |= {"max_workers": said.max_workers}
     elif isinstance(said, Refused):
         values = {"refused": said.kind, "message": said.message, "hint": said.hint}
     else:
@@ -177,8 +179,12 @@ def decode_said(content: bytes) -> Said:
 
 def _said(values: dict[str, object]) -> Said:
     if "version" in values:
+        most = values["max_workers"]
         return Ready(
-            version=str(values["version"]), batches=values["batches"] is True, is_async=values["is_async"] is True
+            version=str(values["version"]),
+            batches=values["batches"] is True,
+            is_async=values["is_async"] is True,
+            max_workers=None if most is None else max(1, _number(most)),
         )
     if "refused" in values:
         kind: Literal["plugin", "settings"] = "settings" if values["refused"] == "settings" else "plugin"

@@ -15,15 +15,16 @@ import ctypes
 import os
 import signal
 import sys
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from consumers.rewards import wire
-from consumers.rewards.call import AsyncCall, Call, call_now, call_within
+from consumers.rewards.call import AsyncCall, Call, call_close, call_now, call_within
 from consumers.rewards.plugin import Scorer, load_scorer
 from schemas.errors import PluginError, SettingsError
 
 _PR_SET_PDEATHSIG = 1
 _HEAD_BYTES = 4
+_CLOSE_S = 0.3  # for what the plug-in does at its end; less than its starter waits
 
 
 def main(jobs_fd: int, said_fd: int) -> int:
@@ -42,14 +43,19 @@ def main(jobs_fd: int, said_fd: int) -> int:
             return 0
         _say(said, _ready(scorer))
         if scorer.async_call is not None:
-            asyncio.run(_serve_async(scorer.async_call, jobs, said=said, limit_s=begin.settings.timeout_s))
+            asyncio.run(_serve_async(scorer, jobs, said=said, limit_s=begin.settings.timeout_s))
         elif scorer.call is not None:
             _serve(scorer.call, jobs, said=said)
     return 0
 
 
 def _ready(scorer: Scorer) -> wire.Ready:
-    return wire.Ready(version=scorer.version, batches=scorer.batches, is_async=scorer.async_call is not None)
+    return wire.Ready(
+        version=scorer.version,
+        batches=scorer.batches,
+        is_async=scorer.async_call is not None,
+        max_workers=scorer.max_workers,
+    )
 
 
 def _serve(call: Call, jobs: BinaryIO, *, said: BinaryIO) -> None:
@@ -58,7 +64,8 @@ def _serve(call: Call, jobs: BinaryIO, *, said: BinaryIO) -> None:
         _say(said, wire.Reply(number=number, answer=call_now(call, samples)))
 
 
-async def _serve_async(call: AsyncCall, jobs: BinaryIO, *, said: BinaryIO, limit_s: float) -> None:
+async def _serve_async(scorer: Scorer, jobs: BinaryIO, *, said: BinaryIO, limit_s: float) -> None:
+    call = cast("AsyncCall", scorer.async_call)
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), jobs
@@ -82,6 +89,8 @@ async def _serve_async(call: AsyncCall, jobs: BinaryIO, *, said: BinaryIO, limit
         transport.close()
         for task in running:
             task.cancel()
+        if scorer.aclose is not None:
+            await call_close(scorer.aclose, limit_s=_CLOSE_S)
 
 
 def _read_frame(jobs: BinaryIO) -> bytes | None:

@@ -6,8 +6,8 @@ Data in: a snapshot; data out: givers, each with its takers, or nothing. One pla
 engines hand over to each other.
 Invariants: the fewest engines are kept whose slots hold all that runs, those first that run the most, so that the least
 is moved; never all; those kept have the free slots for what they get. Only while every engine has said what it runs, no
-prompt waits that no engine has taken, and the share of slots in use is below `pack_below`; not while engines come or
-leave, nor again within `pack_cool_down_s`. Unknown holds.
+prompt waits that no engine has taken, nothing is parked, and the share of slots in use is below `pack_below`; not while
+engines come or leave, nor again within `pack_cool_down_s`. Unknown holds.
 Failure: none.
 """
 
@@ -73,13 +73,14 @@ def num_unstarted(snapshot: Snapshot) -> int | None:
 
 
 def loads_of(snapshot: Snapshot, *, silence_s: float) -> list[Load] | None:
-    """Of the engines that serve; None: one is silent, or has not said it yet."""
+    """Of the engines that serve; None: one is silent, has not said it yet, or has trajectories that are parked: what
+    an environment holds changes no engine."""
     loads: list[Load] = []
     for one in snapshot.instances:
         if one.stage != "rollout":
             continue
         running, free = one.gauges.get("running_sequences"), one.gauges.get("free_slots")
-        if running is None or free is None or one.age_s(snapshot.now_s) > silence_s:
+        if running is None or free is None or one.parked is not None or one.age_s(snapshot.now_s) > silence_s:
             return None
         loads.append(Load(instance=one.instance, running=int(running), slots=int(running + free)))
     return loads

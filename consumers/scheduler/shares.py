@@ -2,7 +2,8 @@
 
 Role: who waits for whom, over a window, for policies and for people.
 Data in: events, with the local monotonic time at which they were read. Data out: a share per (owner, phase), over all
-processes of the owner (a stage, or a reward's consumer group); the share of slots in use.
+processes of the owner (a stage, or a reward's consumer group); the share of slots in use, for what generates or will
+again when its environment has answered.
 Invariants: shares of one owner add up to at most 1; what was not heard is in none of them; time is local, and the spans
 that senders measured only divide it (promise 13).
 Failure: none; a span that is no finite number of 0 or more is left out, as are names beyond `MOST_NAMES`.
@@ -48,9 +49,9 @@ class Shares:
             if math.isfinite(spent_s) and spent_s >= 0:
                 life.spans.append((now_s, event.name, spent_s))
         elif event.kind == "heartbeat":
-            running, free = event.gauges.get("running_sequences"), event.gauges.get("free_slots")
-            if running is not None and free is not None and running >= 0 and free >= 0 and running + free > 0:
-                life.used.append((now_s, running / (running + free)))
+            share = _used(event)
+            if share is not None:
+                life.used.append((now_s, share))
         self._prune(life, oldest_s=now_s - self._window_s)
 
     def forget(self, instance: str) -> None:
@@ -89,6 +90,16 @@ class Shares:
             life.spans.popleft()
         while life.used and life.used[0][0] < oldest_s:
             life.used.popleft()
+
+
+def _used(event: StageEvent) -> float | None:
+    """Share of its slots that an engine has use for; None: it has not said so. What is parked will want its slot back:
+    an engine that waits for environments is not idle."""
+    running, free = event.gauges.get("running_sequences"), event.gauges.get("free_slots")
+    parked = max(0.0, event.gauges.get("parked_sequences", 0.0))
+    if running is None or free is None or running < 0 or free < 0 or running + free + parked <= 0:
+        return None
+    return (running + parked) / max(running + free, running + parked)
 
 
 def _within(life: _Life, seen: InstanceSeen, *, begin_s: float, now_s: float) -> Iterable[tuple[str, float]]:

@@ -31,11 +31,16 @@ class RewardSeen:
     group: str  # consumer group id
     weight: float
     breaker_open: bool
+    required: bool  # no sample is trained without it
 
-    @property
-    def required(self) -> bool:
-        """True when its scores enter the training signal."""
-        return self.weight != 0
+
+@dataclass(frozen=True, kw_only=True)
+class Parked:
+    """Trajectories that wait for their environment: their slots serve others meanwhile, and they come back. Warm: not
+    free, as each takes a slot again, and not stuck, as the environment has time limits."""
+
+    sequences: int
+    return_s: float | None = None  # predicted time until one of them goes on, when last heard; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +63,24 @@ class InstanceSeen:
         return max(0.0, now_s - self.heard_s)
 
     @property
+    def parked(self) -> Parked | None:
+        """What waits for its environment; None: it has none, or nothing waits."""
+        num = int(self.gauges.get("parked_sequences", 0.0))
+        return Parked(sequences=num, return_s=self.gauges.get("parked_return_s")) if num > 0 else None
+
+    @property
     def reward(self) -> RewardSeen | None:
         """For reward consumers that have said so in a heartbeat."""
         for name, weight in self.gauges.items():
             if found := _REWARD_GAUGE.match(name):
                 breaker = self.gauges.get("breaker_open", 0.0)
-                return RewardSeen(name=found[1], group=found[2], weight=weight, breaker_open=breaker > 0)
+                return RewardSeen(
+                    name=found[1],
+                    group=found[2],
+                    weight=weight,
+                    breaker_open=breaker > 0,
+                    required=self.gauges.get("reward_required", weight) != 0,
+                )
         return None
 
 
@@ -232,9 +249,19 @@ class Snapshot:
         return lag / rate if rate > 0 else (math.inf if lag else 0.0)
 
     def free_slots(self) -> int | None:
-        """Sequences that all engines together could take on now; None: not one has said so."""
-        found = [one.gauges["free_slots"] for one in self.instances if "free_slots" in one.gauges]
-        return sum(map(int, found)) if found else None
+        """Sequences that all engines together could take on for good: without those that will come back from their
+        environments; None: not one has said so."""
+        found = [one for one in self.instances if "free_slots" in one.gauges]
+        warm = {one.instance: one.parked.sequences for one in found if one.parked is not None}
+        free = [max(0, int(one.gauges["free_slots"]) - warm.get(one.instance, 0)) for one in found]
+        return sum(free) if free else None
+
+    def parked(self) -> Parked | None:
+        """All that waits for environments, with the soonest return; None: nothing waits."""
+        found = [one.parked for one in self.instances if one.parked is not None]
+        returns = [each.return_s for each in found if each.return_s is not None]
+        num = sum(each.sequences for each in found)
+        return Parked(sequences=num, return_s=min(returns, default=None)) if num else None
 
     def versions_behind(self) -> dict[str, int | None]:
         """Steps by which each engine is behind the newest version there is; None: it has none, or one of another

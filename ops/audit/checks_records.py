@@ -1,8 +1,9 @@
 """Checks of samples and rewards: what the ledger used exists, and what should be scored is scored.
 
 Which rewards must exist: those an outcome used, with the very value; in a sealed run, one per good sample and reward
-that scored others; in a run that goes on, one for each good sample that `behind_limit` later samples of its partition
-overtook (a scorer works on some samples at a time and finishes out of order, so fewer are no loss yet).
+that scored others (on `shadow-rewards` while it had no weight: weights may change between the phases of a run); in a
+run that goes on, one for each good sample that `behind_limit` later samples of its partition overtook (a scorer works
+on some samples at a time and finishes out of order, so fewer are no loss yet).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from ops.audit.columns import NO_KEY, Ints, Keys, Mask
 from ops.audit.facts import Facts
 from ops.audit.findings import Findings, Kind
+from schemas.references import HAS_REFERENCE
 
 
 def check_samples(facts: Facts, findings: Findings) -> None:
@@ -65,6 +67,25 @@ def check_used_rewards(facts: Facts, findings: Findings) -> None:
     findings.add_all(Kind.MISSING_REWARD, absent.tolist(), describe=describe)
 
 
+def check_references(facts: Facts, findings: Findings) -> None:
+    """What was trained by a lineage with a reference model has its log-probabilities on reference-scores."""
+    with_one = [number for number, each in facts.fold.lineages.items() if each.facts.get(HAS_REFERENCE) == "true"]
+    scores = facts.fold.scores
+    scored = scores.keys("key")[scores.ints("good") == 1]
+    trained = facts.member_trained & np.isin(facts.outcome_lineages[facts.member_outcomes], with_one)
+    absent = trained & ~np.isin(facts.member_keys, scored) & facts.in_window(facts.member_groups)
+    rows = np.flatnonzero(absent)
+
+    def describe(index: int) -> tuple[str, str]:
+        row = int(rows[index])
+        group = int(facts.member_groups[row])
+        place = facts.outcome_place(int(facts.member_outcomes[row]))
+        said = f"trained by {place}, {_on('reference-scores', facts, group=group)} has no log-probabilities of it"
+        return facts.name(group, int(facts.member_numbers[row])), said
+
+    findings.add_all(Kind.MISSING_REFERENCE, rows.tolist(), describe=describe)
+
+
 def check_scored(facts: Facts, findings: Findings, *, behind_limit: int) -> int:
     """Good samples without a reward of a name that scored others; returns how many may be on their way."""
     return sum(
@@ -77,7 +98,9 @@ def _check_scored_by(facts: Facts, findings: Findings, *, number: int, behind_li
     samples, rewards = facts.fold.samples, facts.fold.rewards
     name = facts.fold.reward_names.word(number)
     groups, keys = samples.ints("group"), samples.keys("key")
+    shadow = facts.fold.shadow
     is_scored = np.isin(keys, rewards.keys("key")[rewards.ints("name") == number])
+    is_scored |= np.isin(keys, shadow.keys("key")[shadow.ints("name") == number])
     unscored = (samples.ints("good") == 1) & ~is_scored & facts.in_window(groups)
     unscored &= ~_is_used(facts, keys, number=number)  # named already by `check_used_rewards`
     overtaken = _num_scored_later(groups % facts.fold.data_partitions, samples.ints("offset"), is_scored=is_scored)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ops.audit.columns import Ints, Keys, Mask
 from ops.audit.fold import Fold, Windows
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES
+from topics.catalog import LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES
 
 _NOTHING = np.iinfo(np.int64).max  # the floor of a partition of which nothing is retained
 
@@ -113,7 +113,7 @@ class Facts:
         fold = self.fold
         floors = np.zeros(fold.data_partitions, dtype=np.int64)
         tables = {PROMPTS.name: fold.prompts, SAMPLES.name: fold.samples, REWARDS.name: fold.rewards}
-        tables[LEDGER.name] = fold.outcomes
+        tables |= {LEDGER.name: fold.outcomes, REFERENCE_SCORES.name: fold.scores}
         for (topic, partition), (earliest, _) in self.windows.items():
             if topic in tables and earliest > 0:
                 groups = tables[topic].ints("group")
@@ -123,4 +123,4 @@ class Facts:
         return floors
 
 
-_DATA = frozenset({LEDGER.name, PROMPTS.name, SAMPLES.name, REWARDS.name})
+_DATA = frozenset({LEDGER.name, PROMPTS.name, SAMPLES.name, REWARDS.name, REFERENCE_SCORES.name})

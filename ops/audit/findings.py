@@ -19,6 +19,7 @@ class Kind(StrEnum):
     MISSING_PROMPT = "missing_prompt"
     MISSING_SAMPLE = "missing_sample"
     MISSING_REWARD = "missing_reward"
+    MISSING_REFERENCE = "missing_reference_score"
     MISSING_LEDGER = "missing_ledger_record"
     MISSING_MANIFEST = "missing_manifest"
     TRAINED_TWICE = "trained_twice"

@@ -27,14 +27,16 @@ from schemas.records import (
     Outcome,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     Version,
     birth_version,
 )
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, partition_of
+from topics.catalog import LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, partition_of
 
-AUDITED = (LEDGER, WEIGHTS, REWARDS, SAMPLES, PROMPTS)  # each may refer to the ones after it, so ends are taken so
+# Each may refer to the ones after it, so ends are taken in this order.
+AUDITED = (LEDGER, WEIGHTS, REWARDS, REFERENCE_SCORES, SAMPLES, PROMPTS)
 Windows = Mapping[tuple[str, int], tuple[int, int]]  # (topic, partition) -> (earliest, end) offsets read
 
 
@@ -78,7 +80,9 @@ class Fold:
         self.outcomes = Table("group", "lineage", "step", "trained", "offset", "key_attempt")
         self.members = Table("outcome", "member", "key", "key_attempt", "result", "reason", "age", "lineage", "step")
         self.uses = Table("member_row", "name", "key_named", "key_valued")
+        self.shadow = Table("name", "key")  # scored by a reward while it had no weight
         self.rewards = Table("group", "member", "name", "key", "key_named", "key_valued", "offset")
+        self.scores = Table("group", "member", "key", "good", "offset")  # of the reference model
         self.samples = Table("group", "member", "key", "good", "lineage", "step", "offset")
         self.prompts = Table("group", "size", "offset")
         self.lineage_partitions: dict[int, set[int]] = {}
@@ -98,6 +102,9 @@ class Fold:
             case Reward():
                 if self._belongs(place, record.group):
                     self._add_reward(place, record)
+            case ReferenceScore():
+                if self._belongs(place, record.group):
+                    self._add_score(place, record)
             case PromptGroup():
                 if self._belongs(place, record.group):
                     self.run = record.run
@@ -161,10 +168,17 @@ class Fold:
 
     def _add_reward(self, place: Place, reward: Reward) -> None:
         key = identity(reward.group, reward.member, attempt=reward.attempt)
+        if place.topic == SHADOW_REWARDS.name:
+            self.shadow.append(self.reward_names.number(reward.name), key)
+            return
         name = named(key, reward.name)
         value = NO_KEY if reward.value is None else valued(name, reward.value)
         number = self.reward_names.number(reward.name)
         self.rewards.append(reward.group, reward.member, number, key, name, value, place.offset)
+
+    def _add_score(self, place: Place, score: ReferenceScore) -> None:
+        key = identity(score.group, score.member, attempt=score.attempt)
+        self.scores.append(score.group, score.member, key, int(score.failure is None), place.offset)
 
     def _add_ledger(self, place: Place, record: Outcome | LineageStarted | LedgerSealed) -> None:
         try:

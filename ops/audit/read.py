@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ops.audit.fold import AUDITED, Fold, Place
 from ops.replay.sources import Source, Window, decode
 from schemas.errors import CodecError
-from topics.catalog import LEDGER, PROMPTS, WEIGHTS, Topic
+from topics.catalog import LEDGER, PROMPTS, SHADOW_REWARDS, WEIGHTS, Topic
 from topics.clock import Clock, SystemClock
 
 _LOOKS = 10  # at what may be half-visible
@@ -42,6 +42,7 @@ def read_all(source: Source, *, clock: Clock | None = None) -> tuple[Fold, dict[
         reading.read(topic)
         reading.settle(topic, unsettled.get(topic.name, lambda: False))
         ranges |= {(topic.name, partition): bounds for partition, bounds in reading.windows[topic.name].items()}
+    reading.read(SHADOW_REWARDS)  # nothing refers to it: it only tells that a reward scored without a weight, then
     return fold, ranges
 
 

@@ -94,6 +94,7 @@ def judge(fold: Fold, *, windows: Windows, settings: AuditSettings, run: str) ->
     checks_groups.check_prompts(facts, findings)
     checks_records.check_samples(facts, findings)
     checks_records.check_used_rewards(facts, findings)
+    checks_records.check_references(facts, findings)
     awaiting = checks_records.check_scored(facts, findings, behind_limit=settings.behind_limit)
     checks_ledger.check_sequence(facts, findings)
     checks_ledger.check_spread(facts, findings)
@@ -153,6 +154,7 @@ def _report(facts: Facts, findings: Findings, *, settings: AuditSettings, run: s
         records={
             "ledger": len(fold.ledger),
             "rewards": len(fold.rewards),
+            "reference-scores": len(fold.scores),
             "samples": len(fold.samples),
             "prompts": len(fold.prompts),
         },

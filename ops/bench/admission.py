@@ -81,7 +81,7 @@ def bench_admission(size: AdmissionSize, *, say: Callable[[str], None]) -> resul
     found: dict[tuple[str, str], Seen] = {}
     with tempfile.TemporaryDirectory(prefix="rlweave-bench-") as folder:
         make_tiny_model(Path(folder), seed=1, context_tokens=CONTEXT_TOKENS, shape=SHAPE)
-        state = _state(Path(folder))
+        state = sharp_state(Path(folder))
         for cache, num_blocks in size.blocks:
             for admission in ("fixed", "pressure"):
                 with _opened(Path(folder), num_blocks=num_blocks) as engine:
@@ -92,7 +92,8 @@ def bench_admission(size: AdmissionSize, *, say: Callable[[str], None]) -> resul
     return _result(size, found, noise=noise)
 
 
-def _state(folder: Path) -> dict[str, torch.Tensor]:
+def sharp_state(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a tiny model that all but never draws its end token: completions are as long as asked for."""
     own, _ = named_state(load_model(folder, device="cpu", dtype="float32"))
     state = {name: tensor.clone() for name, tensor in own.items()}
     name = "lm_head.weight" if "lm_head.weight" in state else "model.embed_tokens.weight"

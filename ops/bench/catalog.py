@@ -23,7 +23,7 @@ class BenchRequest:
         quick: few and short repeats: says whether it works, not how fast it is.
         kafka: `host:port` of a broker that is there; None: the local services, or ones started for the while.
         state_dir: folder of the local services.
-        engine: swap: this one only; None: all that are installed.
+        engine: swap: this one only; None: all that are installed. environments: this one; None: torch.
         minutes: soak: this long; None: its default.
         say: gets a line when a part of a long one is done.
     """
@@ -40,6 +40,12 @@ def _admission(request: BenchRequest) -> BenchResult:
     from ops.bench.admission import AdmissionSize, bench_admission  # noqa: PLC0415 - needs torch and vLLM
 
     return bench_admission(AdmissionSize.quick() if request.quick else AdmissionSize(), say=request.say)
+
+
+def _algorithms(request: BenchRequest) -> BenchResult:
+    from ops.bench.algorithms.bench import AlgorithmsSize, bench_algorithms  # noqa: PLC0415 - needs torch
+
+    return bench_algorithms(AlgorithmsSize.quick() if request.quick else AlgorithmsSize(), say=request.say)
 
 
 def _codec(request: BenchRequest) -> BenchResult:
@@ -59,10 +65,23 @@ def _elastic(request: BenchRequest) -> BenchResult:
     return bench_elastic(ElasticPlan.quick() if request.quick else ElasticPlan(), say=request.say)
 
 
+def _environments(request: BenchRequest) -> BenchResult:
+    from ops.bench.environments import EnvironmentsSize, bench_environments  # noqa: PLC0415 - needs torch
+
+    size = EnvironmentsSize.quick() if request.quick else EnvironmentsSize()
+    return bench_environments(size, engine="torch" if request.engine is None else request.engine, say=request.say)
+
+
 def _ingest(request: BenchRequest) -> BenchResult:
     return bench_ingest(
         IngestSize.quick() if request.quick else IngestSize(), kafka=request.kafka, state_dir=request.state_dir
     )
+
+
+def _rewards(request: BenchRequest) -> BenchResult:
+    from ops.bench.rewards.bench import RewardsSize, bench_rewards  # noqa: PLC0415 - needs torch
+
+    return bench_rewards(RewardsSize.quick() if request.quick else RewardsSize(), say=request.say)
 
 
 def _schedule(request: BenchRequest) -> BenchResult:
@@ -108,10 +127,13 @@ def _weights(request: BenchRequest) -> BenchResult:
 
 BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "admission": _admission,
+    "algorithms": _algorithms,
     "codec": _codec,
     "deltas": _deltas,
     "elastic": _elastic,
+    "environments": _environments,
     "ingest": _ingest,
+    "rewards": _rewards,
     "schedule": _schedule,
     "soak": _soak,
     "stragglers": _stragglers,

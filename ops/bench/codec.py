@@ -26,6 +26,7 @@ from schemas.records import Sample
 NUM_TOKENS = 1024
 _OURS = "codec"
 _ARRAY_FIELDS = {"prompt_tokens": "int", "completion_tokens": "int", "logprobs": "float", "loss_mask": "int"}
+_EMPTY_FIELDS = {"turns": "int", "step_rewards": "float"}  # of a sample without an environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ def _contenders() -> list[_Contender]:
     arrays, text = make_arrays(rng, num_tokens=NUM_TOKENS), make_text(rng, num_tokens=NUM_TOKENS)
     sample = make_sample(arrays, run="bench", group=7, member=3, text=text)
     rest = {name: value for name, value in asdict(sample).items() if name not in _ARRAY_FIELDS}
+    rest |= {name: [] for name in _EMPTY_FIELDS}
     in_arrays: dict[str, object] = {**rest, **{name: getattr(arrays, name) for name in _ARRAY_FIELDS}}
     in_lists: dict[str, object] = {**rest, **{name: getattr(arrays, name).tolist() for name in _ARRAY_FIELDS}}
     schema = _array_schema()
@@ -135,8 +137,9 @@ def _array_schema() -> _fastavro.Schema:
     file = files("schemas") / "avro" / registry.directory_of(Sample.__name__) / f"v{number}.avsc"
     text = json.loads(file.read_text(encoding="utf-8"))
     for field in text["fields"]:
-        if field["name"] in _ARRAY_FIELDS:
-            array = {"type": "array", "items": _ARRAY_FIELDS[field["name"]]}
+        items = {**_ARRAY_FIELDS, **_EMPTY_FIELDS}.get(field["name"])
+        if items is not None:
+            array = {"type": "array", "items": items}
             field["type"] = ["null", array] if isinstance(field["type"], list) else array
             field.pop("default", None)
     return _fastavro.parse(json.dumps(text))

@@ -140,7 +140,7 @@ def measure_ours(task: ConsumerTask) -> Measured:
     context = make_context(log, run=run, stage="learner")
     settings = LearnerSettings()
     assembler = Assembler(
-        AssemblerSettings.of_run(run, weights={REWARD: 1.0}, buffer_bytes=settings.buffer_bytes),
+        AssemblerSettings.of_run(run, rewards={REWARD: 1.0}, buffer_bytes=settings.buffer_bytes),
         clock=context.clock,
         lineages=_lineages(task.run),
     )

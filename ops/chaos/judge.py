@@ -25,7 +25,7 @@ from ops.chaos.errors import ChaosError
 from ops.chaos.world import Doomed, World
 from ops.replay.sources import KafkaSource
 from ops.run_file import RunFile
-from topics.catalog import PROMPTS, REWARDS, SAMPLES, WEIGHTS
+from topics.catalog import PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, WEIGHTS
 
 _ORACLE = Path(__file__).with_name("oracle.py")
 _SCHEMAS = Path(__file__).resolve().parents[2] / "schemas" / "avro"
@@ -37,6 +37,7 @@ _ALL = 10**9  # findings of a kind that are kept
 _MISSING = {
     Kind.MISSING_SAMPLE: SAMPLES.name,
     Kind.MISSING_REWARD: REWARDS.name,
+    Kind.MISSING_REFERENCE: REFERENCE_SCORES.name,
     Kind.MISSING_MANIFEST: WEIGHTS.name,
     Kind.MISSING_PROMPT: PROMPTS.name,
 }

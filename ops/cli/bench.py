@@ -12,10 +12,13 @@ from ops.cli.run import state_dir_option
 
 NAMES = (
     "admission",
+    "algorithms",
     "codec",
     "deltas",
     "elastic",
+    "environments",
     "ingest",
+    "rewards",
     "schedule",
     "soak",
     "stragglers",
@@ -32,7 +35,7 @@ NAMES = (
 )
 @click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
 @click.option("--kafka", metavar="HOST:PORT", help="ingest: use this broker.")
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap: measure this engine only.")
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap, environments: measure this engine only.")
 @click.option("--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30.")
 @state_dir_option
 def bench(
@@ -48,18 +51,22 @@ def bench(
     """Run one benchmark and print its table.
 
     admission: tokens per second and preemptions of a real vLLM whose cache is small, with a fixed number of sequences
-    and by its pressure. codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
+    and by its pressure. algorithms: each one against its float64 reference and on the demo's task; some ten minutes.
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
     weight deltas, and encoding and applying them beside a memory copy and plain torch. elastic: how soon the number of
     processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
-    and comes back; about four minutes. ingest: what the learner does with a sample before it trains, as a share of raw
+    and comes back; about four minutes. environments: trajectories that wait for a slow tool, parked against held;
+    about three minutes. ingest: what the learner does with a sample before it trains, as a share of raw
     reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
-    while. schedule: trained samples per second under each scheduling policy, on fixed workloads, in a simulator and on
-    real stages; about half an hour. soak: the demo's work without an end, and what grows: memory, open files, lag.
-    stragglers: steps with and without packing the last completions of a batch. swap: how long generation stands still
-    for new weights with 64 requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a
-    checkpoint upload, and beside one that stands back (needs root); about three minutes. weights: a version to many
-    hosts on a network of shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts
-    killed half-way; about seven minutes.
+    while. rewards: five rewards of which one hangs, one raises, one gives NaN and one is away for 20 s, against a clean
+    run; then 100,000 samples of the past scored in one command beside training; about seven minutes. schedule: trained
+    samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
+    an hour. soak: the demo's work without an end, and what grows: memory, open files, lag. stragglers: steps with and
+    without packing the last completions of a batch. swap: how long generation stands still for new weights with 64
+    requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a checkpoint upload, and
+    beside one that stands back (needs root); about three minutes. weights: a version to many hosts on a network of
+    shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts killed half-way; about
+    seven minutes.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing

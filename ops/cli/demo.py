@@ -13,16 +13,23 @@ from ops.cli.run import set_option, state_dir_option
 
 @click.command()
 @click.option("--engine", default="torch", show_default=True, help="Engine of the rollout producers.")
+@click.option(
+    "--task",
+    type=click.Choice(["sums", "guess", "calculator"]),
+    default="sums",
+    show_default=True,
+    help="sums: one turn. guess, calculator: environments of several turns.",
+)
 @set_option
 @state_dir_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
-def demo(*, engine: str, overrides: tuple[str, ...], state_dir: Path, quiet: bool) -> int:
-    """Train a tiny model to add one-digit numbers, every stage in its own process, and prove the result.
+def demo(*, engine: str, task: str, overrides: tuple[str, ...], state_dir: Path, quiet: bool) -> int:
+    """Train a tiny model, by default to add one-digit numbers, every stage in its own process, and prove the result.
 
     Starts Kafka and Valkey on this machine if they do not run, makes the model, runs the stages until the learner is
-    done, then audits the topics. Leaves runs/demo/summary.json and runs/demo/report.html. The services stay up for
-    `rlweave replay` and `rlweave audit`; `rlweave services down` stops them.
+    done, then audits the topics. Leaves summary.json and report.html in runs/demo, or in runs/ under the name of the
+    task. The services stay up for `rlweave replay` and `rlweave audit`; `rlweave services down` stops them.
     """
     from ops.demo import run_demo
 
-    return run_demo(engine=engine, overrides=overrides, state_dir=state_dir, quiet=quiet)
+    return run_demo(engine=engine, overrides=overrides, state_dir=state_dir, quiet=quiet, task=task)

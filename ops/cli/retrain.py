@@ -1,15 +1,15 @@
-"""`rlweave retrain`: recorded mode, the same training from the topics of an old run."""
+"""`rlweave retrain`: recorded mode, training from the topics of an old run, as it was or with other settings."""
 
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from ops.cli.common import broker_options, open_log, run_option, saved_settings
+from ops.cli.common import broker_options, open_log, saved_settings
 
 if TYPE_CHECKING:
     from consumers.learner.recorded.report import StepReport, Verdict
@@ -17,8 +17,23 @@ if TYPE_CHECKING:
 _SAY_EVERY_S = 5.0
 
 
+class _Where(TypedDict):
+    """The options of `broker_options`."""
+
+    kafka: str | None
+    runs_dir: Path
+    state_dir: Path
+
+
 @click.command()
-@run_option
+@click.option("--from-topics", "--run", "run", metavar="RUN", required=True, help="Name of the run that was recorded.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of training that the run did not have, as in a run file; lr: the learning rate. May be repeated.",
+)
 @click.option(
     "--into",
     required=True,
@@ -37,35 +52,39 @@ _SAY_EVERY_S = 5.0
 def retrain(
     run: str,
     *,
+    overrides: tuple[str, ...],
     into: Path,
     until_step: int | None,
     check: bool,
     model: Path | None,
-    kafka: str | None,
-    runs_dir: Path,
-    state_dir: Path,
+    **where: Unpack[_Where],
 ) -> int:
-    """Train again what a run trained: the batches its ledger names, with the rewards it used; compare every version.
+    """Train again what a run trained: the batches its ledger names, with the rewards it used, without any rollout.
 
-    The run is only read. Exit code 0 only when all versions are the same, bit for bit; 9 when one is not.
+    The run is only read. As it was trained, every version is compared: exit code 0 only when all are the same, bit for
+    bit; 9 when one is not. With other settings (--set) there is nothing to compare: 0 when all steps were trained.
     """
     from ops.retrain import RetrainRequest
     from ops.retrain import retrain as repeat
+    from ops.run_file import parse_override
     from pipeline.exit_codes import ExitCode
     from schemas.errors import SettingsError
 
-    settings = saved_settings(run, runs_dir=runs_dir)
+    if overrides and check:
+        raise SettingsError("--check compares with the run, --set trains otherwise", hint="leave one of them out")
+    settings = saved_settings(run, runs_dir=where["runs_dir"])
     if settings is None:
         raise SettingsError(
-            f"{runs_dir / run} has no saved settings, so the model directory is not known",
+            f"{where['runs_dir'] / run} has no saved settings, so the model directory is not known",
             hint="run this where the run was started, or give --dir",
         )
-    log = open_log(kafka, settings=settings, state_dir=state_dir)
-    request = RetrainRequest(into=into, until_step=until_step, check_only=check, model=model)
+    log = open_log(where["kafka"], settings=settings, state_dir=where["state_dir"])
+    changes = dict(map(parse_override, overrides))
+    request = RetrainRequest(into=into, until_step=until_step, check_only=check, model=model, changes=changes)
     verdict = repeat(log, settings, request=request, say=lambda line: click.echo(f"note: {line}"), each=_Progress())
     click.echo(_conclusion(verdict))
     click.echo(f"{into}: steps.jsonl, report.json" + ("" if check else ", state/, model/"))
-    return int(ExitCode.OK if verdict.same else ExitCode.DIVERGED)
+    return int(ExitCode.OK if verdict.same or verdict.changes else ExitCode.DIVERGED)
 
 
 class _Progress:
@@ -81,12 +100,15 @@ class _Progress:
 
         if self._next.expired:
             self._next = Deadline.after(_SAY_EVERY_S)
-            words = {True: "the same", False: "DIFFERS", None: "not recorded"}
-            click.echo(f"version {report.version}: {words[report.agrees]}")
+            words = {True: "the same", False: "DIFFERS", None: "not compared"}
+            loss = "" if report.loss is None else f", loss {report.loss:.4f}"
+            click.echo(f"version {report.version}: {words[report.agrees]}{loss}")
 
 
 def _conclusion(verdict: Verdict) -> str:
     differing = verdict.first_differing
+    if verdict.changes:
+        return f"{verdict.last_step} steps trained with other settings than the run's: {', '.join(verdict.changes)}"
     if differing is not None:
         first = next(each for each in differing.compared if not each.agrees)
         since = (

@@ -7,10 +7,11 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
-STAGES = ("prompts", "rollout", "reward", "learner", "scheduler", "peer")
+STAGES = ("prompts", "rollout", "reward", "reference", "learner", "scheduler", "peer", "evaluator")
 
 config_option = click.option(
     "--config", "-c", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Run file (TOML)."
@@ -25,6 +26,15 @@ state_dir_option = click.option(
     show_default=True,
     help="Folder of the local services.",
 )
+
+
+class _RewardOptions(TypedDict):
+    """Options of the stage reward."""
+
+    name: str | None
+    plugin: str | None
+    shadow: bool
+    from_beginning: bool
 
 
 def _stages(text: str | None) -> tuple[str, ...]:
@@ -66,14 +76,16 @@ def up(
     """
     stages = _stages(only)
     _end_in_order_when_asked()
-    from ops.launch import launch
+    from ops.launch import launch_all
     from ops.made_with import check_made_with
     from ops.named_checks import check_named
+    from ops.phases import check_phases
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
 
     run_file = load_run_file(config, overrides=overrides)
     if check_only:
+        check_phases(run_file)
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
         check_named(run_file, stages=stages)
@@ -82,7 +94,7 @@ def up(
             click.echo(f"note: {changed}", err=True)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
         return 0
-    return launch(run_file, state_dir=state_dir, quiet=quiet, only=stages)
+    return launch_all(run_file, state_dir=state_dir, quiet=quiet, only=stages)
 
 
 @click.command()
@@ -96,6 +108,7 @@ def up(
 @click.option("--name", help="reward: name of the reward, in the run file or new.")
 @click.option("--plugin", help="reward: plug-in of a new reward: a built-in name, module:attr or file.py:attr.")
 @click.option("--shadow", is_flag=True, help="reward: score without entering the training signal.")
+@click.option("--from-beginning", is_flag=True, help="reward: score, as shadow, all that the log holds, and end.")
 def run(
     stage: str,
     *,
@@ -103,19 +116,26 @@ def run(
     overrides: tuple[str, ...],
     state_dir: Path,
     slot: int,
-    name: str | None,
-    plugin: str | None,
-    shadow: bool,
+    **reward: Unpack[_RewardOptions],
 ) -> int:
     """Run one stage of a run in this process.
 
     The run file is the TOML file of the run, or the settings.json in the run's folder. A reward that the run file does
-    not name can join a live run: give --name, --plugin and --shadow.
+    not name can join a live run: give --name, --plugin and --shadow. With --from-beginning it scores what is in the log
+    and ends; several of one name share the work.
     """
     _end_in_order_when_asked()
     from ops.run_stage import StageRequest, run_one
 
-    request = StageRequest(stage=stage, slot=slot, reward=name, plugin=plugin, shadow=shadow)
+    past = reward["from_beginning"]
+    request = StageRequest(
+        stage=stage,
+        slot=slot,
+        reward=reward["name"],
+        plugin=reward["plugin"],
+        shadow=reward["shadow"] or past,
+        past=past,
+    )
     return run_one(request, config=config, overrides=overrides, state_dir=state_dir)
 
 

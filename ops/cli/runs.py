@@ -1,4 +1,4 @@
-"""`rlweave runs list|resume|delete`."""
+"""`rlweave runs list|compare|resume|delete|curves|export`."""
 
 # ruff: noqa: PLC0415
 
@@ -12,12 +12,14 @@ import click
 from ops.cli.common import ago, broker_options, json_flag, open_raw_log, saved_settings
 
 if TYPE_CHECKING:
+    from ops.export_curves import Format
+    from ops.report.summary import RunSummary
     from ops.runs import RunSeen
 
 
 @click.group()
 def runs() -> None:
-    """List, resume and delete runs."""
+    """List, compare, resume and delete runs."""
 
 
 @runs.command("list")
@@ -35,11 +37,13 @@ def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) 
         click.echo(orjson.dumps([_values(run) for run in seen], option=orjson.OPT_INDENT_2).decode())
         return
     now_ms = SystemClock().unix_ms()
-    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12}  folder")
+    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12} {'code':>9}  folder")
     for run in seen:
         version = f"{run.lineage}.{run.step}" if run.lineage else "-"
         last = "-" if run.last_unix_ms is None else ago(now_ms - run.last_unix_ms)
-        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12}  {run.folder if run.folder else '-'}")
+        code = _made_of(run)["code_git"] or "-"
+        where = run.folder if run.folder else "-"
+        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12} {str(code)[:9]:>9}  {where}")
 
 
 @runs.command()
@@ -48,16 +52,18 @@ def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) 
 @broker_options
 def resume(name: str, *, quiet: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> int:
     """Go on with a run, with the settings it was started with."""
-    from ops.launch import launch
+    from ops.launch import launch_all
+    from ops.phases import BASE_FILE
     from ops.run_file import load_saved
     from ops.runs import SETTINGS_FILE
     from topics.catalog import check_run_name
 
     check_run_name(name)
-    run_file = load_saved(runs_dir / name / SETTINGS_FILE)
+    in_phases = runs_dir / name / BASE_FILE
+    run_file = load_saved(in_phases if in_phases.is_file() else runs_dir / name / SETTINGS_FILE)
     if kafka:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
-    return launch(run_file, state_dir=state_dir, quiet=quiet)
+    return launch_all(run_file, state_dir=state_dir, quiet=quiet)
 
 
 @runs.command()
@@ -80,6 +86,90 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
         click.echo(f"deleted {gone}")
 
 
+@runs.command()
+@click.argument("names", nargs=-1, required=True)
+@json_flag
+@broker_options
+def compare(names: tuple[str, ...], *, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Show runs beside each other: settings and versions that differ, seeds, records on the topics, final figures.
+
+    A name is a run's, or a folder that `rlweave retrain` made. Figures come from the run's summary.json, or, where it
+    has none of the last launch, from its topics.
+    """
+    from ops.run_compare import compare as beside
+    from ops.run_compare import read_card, text, to_json
+
+    def from_topics(name: str) -> RunSummary | None:
+        return _from_topics(name, kafka=kafka, runs_dir=runs_dir, state_dir=state_dir)
+
+    found = beside([read_card(name, runs_dir=runs_dir, from_topics=from_topics) for name in names])
+    click.echo(to_json(found) if as_json else text(found))
+
+
+@runs.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--into",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The plot: .svg, .png or .pdf.",
+)
+def curves(folders: tuple[Path, ...], *, into: Path) -> None:
+    """Draw the curves of several `rlweave retrain --into FOLDER` into one file."""
+    from ops.curves import read_curve, write_curves
+
+    write_curves([read_curve(folder) for folder in folders], into)
+    click.echo(f"{into}: {len(folders)} curve(s)")
+
+
+@runs.command()
+@click.argument("name")
+@click.option(
+    "--into", required=True, metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to."
+)
+@click.option("--format", "form", type=click.Choice(("tensorboard", "wandb")), default="tensorboard", show_default=True)
+@broker_options
+def export(name: str, *, into: Path, form: Format, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
+    """Write the curves of a run for TensorBoard, or as an offline run of Weights & Biases. Nothing is sent anywhere."""
+    from ops.cli.common import open_log
+    from ops.export_curves import export_curves
+    from pipeline.stage import CONNECT_S
+    from schemas.errors import SettingsError
+    from topics.clock import Deadline
+
+    settings = saved_settings(name, runs_dir=runs_dir)
+    if settings is None:
+        raise SettingsError(
+            f"{runs_dir / name} has no saved settings", hint="give --dir, the parent of the run's folder"
+        )
+    log = open_log(kafka, settings=settings, state_dir=state_dir)
+    log.connect(deadline=Deadline.after(CONNECT_S))
+    num_points = export_curves(log, settings, into=into, form=form)
+    click.echo(f"{into}: {num_points} points for {form}")
+
+
+def _from_topics(name: str, *, kafka: str | None, runs_dir: Path, state_dir: Path) -> RunSummary | None:
+    """Figures of a run from its topics; None: no broker is known, or it has none of them."""
+    from ops.cli.common import AddressUnknown, open_log
+    from ops.report.collect import collect, summarise
+    from pipeline.stage import CONNECT_S
+    from schemas.errors import LogUnavailable
+    from topics.clock import Deadline
+
+    settings = saved_settings(name, runs_dir=runs_dir)
+    if settings is None:
+        return None
+    try:
+        log = open_log(kafka, settings=settings, state_dir=state_dir)
+        log.connect(deadline=Deadline.after(CONNECT_S))
+    except (AddressUnknown, LogUnavailable):
+        return None
+    if not log.admin().describe():
+        return None
+    return summarise(collect(log, run_file=settings), run_file=settings)
+
+
 def _values(run: RunSeen) -> dict[str, object]:
     return {
         "name": run.name,
@@ -89,4 +179,20 @@ def _values(run: RunSeen) -> dict[str, object]:
         "topics": run.topics,
         "last_event_unix_ms": run.last_unix_ms,
         "folder": None if run.folder is None else str(run.folder),
+        **_made_of(run),
+    }
+
+
+def _made_of(run: RunSeen) -> dict[str, object]:
+    """What its last launch was made of; None: not known."""
+    from ops.run_record import read_records
+
+    records = [] if run.folder is None else read_records(run.folder)
+    began = next((each for each in reversed(records) if each.get("event") == "began"), {})
+    versions = began.get("versions")
+    code = versions.get("code_git") if isinstance(versions, dict) else None
+    return {
+        "code_git": code,
+        "seeds": began.get("seeds"),
+        "launches": sum(each.get("event") == "began" for each in records),
     }

@@ -18,12 +18,12 @@ import orjson
 
 from ops.replay.sources import RunNotFound, Source, Window
 from schemas.errors import RlweaveError
-from topics.catalog import CATALOG, LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, Topic
+from topics.catalog import CATALOG, LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, WEIGHTS, Topic
 from topics.kafka.raw import RawRecord
 
 INDEX_FILE = "dump.json"
 # Ends are taken in the order in which topics refer to each other, so that a dump of a live run balances.
-_ORDER = (LEDGER, WEIGHTS, REWARDS, SAMPLES, PROMPTS)
+_ORDER = (LEDGER, WEIGHTS, REWARDS, REFERENCE_SCORES, SAMPLES, PROMPTS)
 
 
 class DumpDamaged(RlweaveError):

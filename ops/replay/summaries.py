@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from schemas.errors import CodecError
-from schemas.packed import unpack_f32, unpack_i32, unpack_u8
+from schemas.packed import unpack_f32, unpack_i32, unpack_mask
 from schemas.records import (
     Command,
     DeadLetter,
+    Evaluation,
     LedgerSealed,
     LineageStarted,
     Manifest,
@@ -16,6 +20,7 @@ from schemas.records import (
     Outcome,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     StageEvent,
@@ -38,8 +43,16 @@ def _summary(record: Record) -> Iterator[str]:
             said = f"= {record.value:g}" if record.value is not None else f"failed: {printable(record.failure or '')}"
             yield f"{record.name} {said} (weight {record.weight:g}, plug-in {record.plugin_version})"
             yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, took {record.duration_ms:.1f} ms"
+        case ReferenceScore():
+            values = "none" if record.logprobs is None else _shown(unpack_f32, record.logprobs)
+            yield f"log-probabilities {values}" if record.failure is None else f"failed: {printable(record.failure)}"
+            yield f"attempt {record.attempt}, sample at offset {record.sample_offset}, model {record.model_digest[:12]}"
         case Outcome():
             yield from _outcome(record)
+        case Evaluation():
+            said = "no score" if record.mean is None else f"mean {record.mean:g}, of the best {record.best_mean:g}"
+            yield f"{record.name} on version {record.version}: {said}"
+            yield f"{record.num_scored} scored, {record.num_failed} failed, took {record.duration_s:.1f} s"
         case DeadLetter():
             yield f"from {record.topic}[{record.partition}] {record.offset}, read by {record.reader}"
             yield f"because: {printable(record.error)}"
@@ -56,7 +69,7 @@ def token_table(sample: Sample) -> Iterator[str]:
     except CodecError as error:
         yield f"tokens cannot be shown: {error.message}"
         return
-    mask = unpack_u8(sample.loss_mask)
+    mask = unpack_mask(sample.loss_mask, num_tokens=len(tokens))
     # Taken as tokens come, since a run may claim any length.
     versions = (_version(run) for run in sample.version_runs for _ in range(run.num_tokens))
     yield f"prompt tokens: {' '.join(str(token) for token in prompt.tolist())}"
@@ -86,10 +99,21 @@ def _sample(sample: Sample) -> Iterator[str]:
     num_tokens = len(sample.completion_tokens) // 4
     yield f"attempt {sample.attempt}, by {sample.producer}"
     yield f"{num_tokens} tokens, {sample.finish_reason}, versions {runs}"
+    if sample.turns:
+        said = _pairs(sample.environment_facts)
+        yield f"{len(sample.turns) // 4} turns with {_in_one_line(sample.environment)}{said}"
+        yield f"turns end at {_shown(unpack_i32, sample.turns)}, rewards {_shown(unpack_f32, sample.step_rewards)}"
     yield from _labelled("prompt", sample.prompt_text)
     yield from _labelled("completion", sample.completion_text)
     if sample.answer is not None:
         yield from _labelled("answer", sample.answer)
+
+
+def _shown(unpack: Callable[[bytes], NDArray[np.int32] | NDArray[np.float32]], data: bytes) -> str:
+    try:
+        return " ".join(f"{value:g}" for value in unpack(data).tolist()) if data else "none"
+    except CodecError:
+        return data.hex()
 
 
 def _version(run: VersionRun) -> str:

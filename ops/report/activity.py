@@ -55,6 +55,7 @@ class Activity:
     gauges: dict[str, Bins] = field(default_factory=dict)
     tokens: Bins = field(default_factory=Bins)  # completion tokens made, by rollout heartbeats
     steps: dict[int, dict[str, float]] = field(default_factory=dict)  # gauges of the step notices
+    step_unix_ms: dict[int, int] = field(default_factory=dict)  # when each was told
     versions: set[Version] = field(default_factory=set)  # the learner said it reached them
     first_unix_ms: int | None = None
     last_step_unix_ms: int | None = None
@@ -139,5 +140,6 @@ class Activity:
         if version is None or not self.lineages.survives(version.lineage, version.step):
             return
         self.steps[version.step] = dict(event.gauges)
+        self.step_unix_ms[version.step] = event.unix_ms
         last = self.last_step_unix_ms
         self.last_step_unix_ms = event.unix_ms if last is None else max(last, event.unix_ms)

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 import orjson
 from blake3 import blake3
 
+from ops.evaluations import EvaluationCurve, curves_of, evaluations_of
 from ops.report.accounts import Accounts
 from ops.report.activity import Activity
 from ops.report.reading import read_to_end
@@ -41,6 +42,7 @@ class RunFacts:
     scores: Scores
     activity: Activity
     num_published: int
+    evaluations: tuple[EvaluationCurve, ...] = ()
 
 
 def collect(log: Log, *, run_file: RunFile) -> RunFacts:
@@ -51,7 +53,7 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
     """
     view = _ledger(log)  # (1)
     accounts = Accounts(view)
-    scores = Scores(lineages=view.lineages, weights=run_file.required_rewards)
+    scores = Scores(lineages=view.lineages, rewards=run_file.reward_terms)
     for partition in range(log.data_partitions):  # (2)
         _fold_partition(log, partition, accounts=accounts, scores=scores)
     activity = Activity(view.lineages)
@@ -63,6 +65,7 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
         accounts=accounts,
         scores=scores,
         activity=activity,
+        evaluations=tuple(curves_of(evaluations_of(log), view.lineages)),
         num_published=len(_published(log) | {str(each) for each in activity.versions}),
     )
 
@@ -84,6 +87,8 @@ def summarise(
         steps=facts.view.step,
         reward_first=facts.scores.mean_over(range(WINDOW)),
         reward_last=facts.scores.mean_over(sorted(facts.scores.by_step)[-WINDOW:]),
+        evaluation_first={curve.name: curve.first for curve in facts.evaluations},
+        evaluation_last={curve.name: curve.last for curve in facts.evaluations},
         samples_produced=accounts.num_produced,
         samples_trained=accounts.num_trained,
         dropped=_sorted(accounts.dropped),

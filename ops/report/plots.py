@@ -21,7 +21,7 @@ FOREGROUND, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#040401", "#040402", "#040403", "#040404", "#040405", "#040406")
 _KINDS = ("work", "waiting", "weights", "other")
 _WEIGHT_PHASES = ("swapping", "staging_weights", "publishing")
-_OTHER_PHASES = ("starting", "cloning", "checkpointing", "finished", "watching", "serving", "supervising")
+_OTHER_PHASES = ("starting", "cloning", "checkpointing", "finished", "watching", "serving", "supervising", "fetching")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Plan:
 
 def phase_kind(phase: str) -> str:
     """What a phase is to a reader: work, waiting, weights or other."""
-    if phase.startswith(("waiting", "breaker")):
+    if phase.startswith(("waiting", "breaker", "parked")):
         return "waiting"
     if phase in _WEIGHT_PHASES:
         return "weights"
@@ -143,6 +143,18 @@ def _loss(axes: Axes, facts: RunFacts) -> None:
     return None
 
 
+def _evaluation(axes: Axes, facts: RunFacts) -> None:
+    curves = [curve for curve in facts.evaluations if curve.values[0]]
+    if not curves:
+        return _nothing(axes, "no evaluation set")
+    for index, curve in enumerate(curves):
+        steps, means = curve.values
+        axes.plot(steps, means, color=COLOURS[index % len(COLOURS)], marker="o", markersize=3, label=curve.name)
+    axes.set(xlabel="version evaluated (step)", ylabel="mean score")
+    _legend(axes)
+    return None
+
+
 def _share_of(phases: dict[str, float], kinds: Sequence[str]) -> float:
     return sum(share for phase, share in phases.items() if phase_kind(phase) in kinds)
 
@@ -163,6 +175,12 @@ PLANS = (
         description="Mean reward of all scored samples by the step of the version that made them; the band is one "
         "standard deviation of single samples to either side, within the range seen.",
         draw=_reward,
+    ),
+    Plan(
+        name="evaluation",
+        title="Evaluation",
+        description="Mean score of published versions on each evaluation set, along the surviving history.",
+        draw=_evaluation,
     ),
     Plan(
         name="ages",

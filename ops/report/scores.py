@@ -2,7 +2,8 @@
 
 Data in: samples and rewards of one partition at a time. Data out: count, mean and spread per birth step.
 Invariants: the first copy of a sample and of a reward counts; a sample counts when every required reward gave a finite
-value; samples of abandoned branches do not count. Memory is one partition's ids and three numbers per birth step.
+value, and optional ones add to it where they are; samples of abandoned branches do not count. Memory is one partition's
+ids and three numbers per birth step.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.history import Lineages
+from pipeline.reward_rule import RewardRule, RewardTerm
 from schemas.records import Reward, Sample, birth_version
 
 _Key = tuple[int, int, str]  # group, member, attempt
@@ -56,14 +58,14 @@ class Scores:
 
     Args:
         lineages: which versions survive.
-        weights: of the required rewards, by name.
+        rewards: what enters the training signal, by name.
     """
 
-    def __init__(self, *, lineages: Lineages, weights: Mapping[str, float]) -> None:
+    def __init__(self, *, lineages: Lineages, rewards: Mapping[str, float | RewardTerm]) -> None:
         self._lineages = lineages
-        self._weights = weights
+        self._rule = RewardRule(rewards) if rewards else None
         self._births: dict[_Key, int] = {}
-        self._values: dict[tuple[_Key, str], float] = {}
+        self._values: dict[_Key, dict[str, float]] = {}
         self.by_step: dict[int, Spread] = {}
 
     def add_sample(self, sample: Sample) -> None:
@@ -76,21 +78,18 @@ class Scores:
 
     def add_reward(self, reward: Reward) -> None:
         """Take one reward."""
-        if reward.name in self._weights and reward.value is not None and math.isfinite(reward.value):
-            key = ((reward.group, reward.member, reward.attempt), reward.name)
-            self._values.setdefault(key, reward.value)
+        rule = self._rule
+        if rule is None or reward.value is None or reward.name not in rule.weights or not math.isfinite(reward.value):
+            return
+        key = (reward.group, reward.member, reward.attempt)
+        self._values.setdefault(key, {}).setdefault(reward.name, reward.value)
 
     def end_partition(self) -> None:
         """Join what was taken since the last call, and forget it: a sample and its rewards share a partition."""
         for key, step in self._births.items():
-            values = [self._values.get((key, name)) for name in self._weights]
-            if values and None not in values:
-                reward = sum(
-                    weight * value
-                    for weight, value in zip(self._weights.values(), values, strict=True)
-                    if value is not None
-                )
-                self.by_step.setdefault(step, Spread()).add(reward)
+            values = self._values.get(key)
+            if values is not None and self._rule is not None and self._rule.is_enough(values):
+                self.by_step.setdefault(step, Spread()).add(self._rule.combine(values))
         self._births.clear()
         self._values.clear()
 

@@ -22,6 +22,8 @@ class RunSummary:
     steps: int  # highest step of the surviving history
     reward_first: float | None  # mean over all scored samples born at the versions of steps 0 to 9
     reward_last: float | None  # the same over the last 10 birth versions
+    evaluation_first: Mapping[str, float | None]  # value of the first version evaluated, by set
+    evaluation_last: Mapping[str, float | None]  # of the last one
     samples_produced: int  # ids: sum of the group sizes of all prompts
     samples_trained: int
     dropped: Mapping[str, int]  # ids by reason
@@ -61,6 +63,10 @@ class RunSummary:
                 f"run {self.run}: {self.steps} steps, {self.num_processes} processes, {self.lineages} lineage(s)",
                 f"  reward    {shown(self.reward_first)} over the first 10 versions, "
                 f"{shown(self.reward_last)} over the last 10",
+                *(
+                    f"  evaluated {name}: {shown(self.evaluation_first.get(name))} at first, {shown(last)} at last"
+                    for name, last in self.evaluation_last.items()
+                ),
                 f"  samples   {self.samples_produced} produced = {self.samples_trained} trained + "
                 f"{sum(self.dropped.values())} dropped + {sum(self.failed.values())} failed + {self.open} open; "
                 f"{self.trained_twice} trained twice",

@@ -32,7 +32,8 @@ from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Clock, Deadline
 
-STOP_ORDER = (("prompts", "rollout"), ("reward",), ("learner",), ("scheduler", "peer"))
+STOP_ORDER = (("prompts", "rollout"), ("reward", "reference", "evaluator"), ("learner",), ("scheduler", "peer"))
+DRAINED = STOP_ORDER[1]  # what is left to do at the end of a run is done before they are stopped
 _POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ class Supervisor:
 
     def _end(self, *, drain: bool) -> None:
         for stages in STOP_ORDER:
-            if drain and stages == ("reward",):
+            if drain and stages == DRAINED:
                 self._wait_drained()
             deadline = Deadline.after(self._ends.grace_s, clock=self._clock)  # one that hangs takes no time from others
             slots = [kept.slot for kept in self._kept if kept.slot.program.stage in stages]
@@ -232,15 +233,15 @@ class Supervisor:
         while not self._ends.is_drained():
             self._keep_rewards()
             if deadline.expired or self._stop.requested:
-                self._on_event(f"rewards did not finish within {self._settings.drain_s:g} s")
+                self._on_event(f"rewards or evaluations did not finish within {self._settings.drain_s:g} s")
                 return
             self._clock.wait(_POLL_S)
 
     def _keep_rewards(self) -> None:
-        """A reward consumer that dies while draining is started again at once."""
+        """A reward consumer or evaluator that dies while draining is started again at once."""
         for kept in self._kept:
             if not kept.is_wanted:
                 continue
-            if kept.slot.program.stage == "reward" and (self._poll(kept.slot) is not None or not kept.slot.alive):
+            if kept.slot.program.stage in DRAINED and (self._poll(kept.slot) is not None or not kept.slot.alive):
                 kept.start_at_s = None
                 kept.slot.start()

@@ -31,6 +31,7 @@ FINISH_STOP = "stop"  # an end-of-sequence token or a stop string
 FINISH_LENGTH = "length"  # `max_tokens` or the end of the context
 FINISH_ABORT = "abort"
 FINISH_FAILED = "failed"  # this request went wrong, the others go on: no tokens, `failure` says why
+ROLLOUT, EVALUATION = "rollout", "evaluation"  # classes of requests
 RAW = "raw"  # log-probabilities of the model's softmax at temperature 1
 PROCESSED = "processed"  # log-probabilities after temperature, top-k and top-p
 
@@ -56,6 +57,7 @@ class GenerationRequest:
     # The last so many of `prompt_tokens` are completion tokens, made before. `max_tokens`, stop strings and the text of
     # the generation are of the whole completion; its tokens, log-probabilities and runs are of what is added to it.
     num_made: int = 0
+    traffic: str = ROLLOUT  # whose request it is, where an engine serves both: ROLLOUT or EVALUATION
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,6 +74,7 @@ class Generation:
     version_runs: tuple[VersionRun, ...]  # lengths add up to n; the version whose weights computed each token
     finish_reason: str  # FINISH_STOP, FINISH_LENGTH, FINISH_ABORT or FINISH_FAILED
     failure: str = ""  # of FINISH_FAILED: what was seen, for people
+    num_cached: int = 0  # prompt tokens that the engine still had in its cache; one that does not say: 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,6 +181,20 @@ class Continuing(Protocol):
 
     def continues(self, sampling: SamplingParams, *, logprobs_kind: str) -> bool:
         """Whether `submit` takes requests with `num_made` above 0 and gives log-probabilities of this kind for them."""
+        ...
+
+
+@runtime_checkable
+class Conversing(Protocol):
+    """An engine whose sequences go on with tokens that it did not make: what an environment needs."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Most prompt and completion tokens of one sequence."""
+        ...
+
+    def encode_text(self, text: str) -> TokenArray:
+        """Tokens of a text that stands inside a sequence: without the tokenizer's own special tokens around it."""
         ...
 
 

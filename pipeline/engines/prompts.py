@@ -39,13 +39,18 @@ def encode_group(
         return PromptTokens(text=str(tokenizer.decode(tokens.tolist())), tokens=tokens)
     if group.messages is not None:
         text = _render_chat(tokenizer, group)
-        tokens = _encode(tokenizer, text, add_special_tokens=False)
+        tokens = encode_text(tokenizer, text)
     else:
         text = group.text if group.text is not None else ""
         # A begin token alone is no prompt, so the text itself is judged.
         tokens = _encode(tokenizer, text, add_special_tokens=True) if text else np.empty(0, dtype=np.int32)
     check_prompt_length(group, tokens, context_tokens=context_tokens)
     return PromptTokens(text=text, tokens=tokens)
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> TokenArray:
+    """Tokens of a text that stands inside a sequence; special tokens only where the text spells them."""
+    return _encode(tokenizer, text, add_special_tokens=False)
 
 
 def _render_chat(tokenizer: PreTrainedTokenizerBase, group: PromptGroup) -> str:

@@ -22,6 +22,7 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    TokenArray,
     kind_of_logprobs,
     made_tokens,
     version_runs,
@@ -122,6 +123,15 @@ class ScriptedEngine:
             tokens = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
         check_prompt_length(group, tokens, context_tokens=self._context_tokens)
         return PromptTokens(text=text, tokens=tokens)
+
+    @property
+    def context_tokens(self) -> int:
+        """See `base.Conversing`."""
+        return self._context_tokens
+
+    def encode_text(self, text: str) -> TokenArray:
+        """See `base.Conversing`."""
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """See `base.Engine.submit`."""

@@ -21,6 +21,7 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    TokenArray,
     kind_of_logprobs,
 )
 from pipeline.engines.checks import check_ready, check_requests
@@ -31,7 +32,7 @@ from pipeline.engines.limits import context_tokens, embedding_rows, split_prefil
 from pipeline.engines.live_weights import LiveWeights
 from pipeline.engines.model_dir import load_model, load_tokenizer
 from pipeline.engines.pressure import EnginePressure
-from pipeline.engines.prompts import encode_group
+from pipeline.engines.prompts import encode_group, encode_text
 from pipeline.engines.settings import TorchEngineSettings
 from schemas.errors import EngineError
 from schemas.records import PromptGroup, SamplingParams, Version
@@ -133,6 +134,10 @@ class TorchEngine:
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`."""
         return encode_group(self._tokenizer, group, context_tokens=self._context_tokens, vocab_size=self._vocab_size)
+
+    def encode_text(self, text: str) -> TokenArray:
+        """See `base.Conversing`."""
+        return encode_text(self._tokenizer, text)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """See `base.Engine.submit`. What is submitted between two steps is prefilled together."""

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from pipeline.sources.base import EpochSource, Rows, SkippedLine, Source
 from pipeline.sources.jsonl import JsonlRows
+from pipeline.sources.mixing import MixSource
 from pipeline.sources.plugin_rows import PluginRows
 from pipeline.sources.reasoning_tasks import TaskRows
-from pipeline.sources.settings import SourceSettings
+from pipeline.sources.settings import PlainSource, SourceSettings
 from pipeline.sources.shaping import Shaper
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,15 @@ def open_source(
         PluginError: the plug-in is.
     """
     chosen = seed if settings.seed is None else settings.seed
+    if settings.kind == "mix":
+        parts = {name: _plain(part, seed=chosen, on_skipped=on_skipped) for name, part in settings.parts.items()}
+        return MixSource(parts, stages=settings.stages, seed=chosen)
+    return _plain(settings, seed=chosen, on_skipped=on_skipped)
+
+
+def _plain(settings: PlainSource, *, seed: int, on_skipped: Callable[[SkippedLine], None]) -> Source:
+    """One source that is no mix."""
+    chosen = seed if settings.seed is None else settings.seed
     return EpochSource(
         _rows(settings, seed=chosen, on_skipped=on_skipped),
         shape=Shaper(settings),
@@ -43,7 +53,7 @@ def open_source(
     )
 
 
-def _rows(settings: SourceSettings, *, seed: int, on_skipped: Callable[[SkippedLine], None]) -> Rows:
+def _rows(settings: PlainSource, *, seed: int, on_skipped: Callable[[SkippedLine], None]) -> Rows:
     if settings.kind == "jsonl":
         return JsonlRows(settings.files, on_skipped=on_skipped)
     if settings.kind == "reasoning_gym":

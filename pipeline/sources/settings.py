@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from pipeline.settings import PositiveInt, Section
 
 Config: TypeAlias = dict[str, JsonValue]
+Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class SourceSettings(Section):
+class PlainSource(Section):
     """Which prompts, in which form and how often."""
 
-    kind: Literal["jsonl", "reasoning_gym", "plugin"] = Field(
-        default="jsonl", description="jsonl: files; reasoning_gym: a procedural task; plugin: `plugin` below."
+    kind: Literal["jsonl", "reasoning_gym", "plugin", "mix"] = Field(
+        default="jsonl",
+        description="jsonl: files; reasoning_gym: a procedural task; plugin: `plugin` below; mix: several of these.",
     )
     files: tuple[Path, ...] = Field(
         default=(),
@@ -55,10 +57,74 @@ class SourceSettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _kind_has_its_field(self) -> SourceSettings:
-        needed = {"jsonl": "files", "reasoning_gym": "task", "plugin": "plugin"}
+    def _kind_has_its_field(self) -> Self:
+        needed = self._needed()
         for kind, name in needed.items():
             if (kind == self.kind) != bool(getattr(self, name)):
                 verb = "needs" if kind == self.kind else "does not use"
                 raise ValueError(f"kind {self.kind!r} {verb} `{name}`; allowed: {needed}")
+        if self.kind not in needed:
+            raise ValueError(f"kind {self.kind!r} cannot be used here; allowed: {needed}")
         return self
+
+    def _needed(self) -> dict[str, str]:
+        """Kinds that are allowed, and the field that each needs."""
+        return {"jsonl": "files", "reasoning_gym": "task", "plugin": "plugin"}
+
+
+class MixPart(PlainSource):
+    """`parts.NAME` of a mix: a source, and its weight."""
+
+    weight: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False, description="Share of the prompts, relative to the other parts'."
+    )
+
+
+class CurriculumStage(Section):
+    """One of `curriculum` of a mix: weights until something is reached. The last one stays."""
+
+    weights: dict[str, Weight] = Field(description="Weight by part; parts left out have none.")
+    until_step: int | None = Field(
+        default=None, ge=1, description="Optimizer step whose prompts come from the next stage."
+    )
+    until_reward: float | None = Field(
+        default=None, allow_inf_nan=False, description="Mean reward of this stage's groups at which the next begins."
+    )
+
+
+class SourceSettings(PlainSource):
+    """Which prompts, in which form and how often; or several such sources, mixed."""
+
+    parts: dict[str, MixPart] = Field(default_factory=dict, description="mix: the sources by name.")
+    curriculum: tuple[CurriculumStage, ...] = Field(
+        default=(), description="mix: other weights as the run goes on; absent: those of the parts throughout."
+    )
+    reward_groups: PositiveInt = Field(
+        default=64, description="mix: trained groups that the mean of until_reward is over."
+    )
+
+    @property
+    def stages(self) -> tuple[CurriculumStage, ...]:
+        """The curriculum; of one stage where there is none."""
+        if self.curriculum:
+            return self.curriculum
+        return (CurriculumStage(weights={name: part.weight for name, part in self.parts.items()}),)
+
+    @model_validator(mode="after")
+    def _curriculum_fits(self) -> Self:
+        if self.curriculum and self.kind != "mix":
+            raise ValueError(f"kind {self.kind!r} does not use `curriculum`")
+        for number, stage in enumerate(self.stages if self.kind == "mix" else ()):
+            unknown = sorted(stage.weights.keys() - self.parts.keys())
+            if unknown:
+                raise ValueError(f"stage {number} weighs {unknown[0]!r}; there are the parts {', '.join(self.parts)}")
+            if not any(stage.weights.values()):
+                raise ValueError(f"stage {number} has no weight above 0, so nothing could be drawn")
+            is_last = number == len(self.stages) - 1
+            if is_last != (stage.until_step is None and stage.until_reward is None):
+                word = "the last one, so nothing follows it" if is_last else "not the last one, so it must end"
+                raise ValueError(f"stage {number} is {word}: until_step and until_reward")
+        return self
+
+    def _needed(self) -> dict[str, str]:
+        return {**super()._needed(), "mix": "parts"}

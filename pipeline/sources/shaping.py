@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from pipeline.sources.base import PromptItem, Row
-from pipeline.sources.settings import SourceSettings
+from pipeline.sources.settings import PlainSource
 from schemas.errors import RecordInvalid
 from schemas.packed import pack_i32
 from schemas.reasons import Reason
@@ -34,7 +34,7 @@ def invalid(why: str) -> RecordInvalid:
 class Shaper:
     """Makes prompts of rows, as the settings say."""
 
-    def __init__(self, settings: SourceSettings) -> None:
+    def __init__(self, settings: PlainSource) -> None:
         self._settings = settings
         self._extract = None if settings.extract is None else re.compile(settings.extract)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from pipeline.sources import Source
 from pipeline.sources.base import index_after
+from pipeline.sources.mixing import COURSE_KEY
 from schemas.errors import TopicMismatch
 from schemas.records import PromptGroup
 from topics.catalog import PROMPTS, partition_of
@@ -33,6 +34,7 @@ class Cursor:
 
     next_group: int = 0
     next_index: int = 0  # of the source
+    course: str = ""  # of a mix: see pipeline.sources.mixing
     source_changed: bool = False  # the last record came from another source; the present one begins at its start
 
 
@@ -53,7 +55,8 @@ def recover(log: Log, *, source: Source, hooks: ReaderHooks, deadline: Deadline)
     if newest.source != source.name:
         return Cursor(next_group=newest.group + 1, source_changed=True)
     index = index_after(source, epoch=newest.epoch, source_index=newest.source_index)
-    return Cursor(next_group=newest.group + 1, next_index=index)
+    course = newest.metadata.get(COURSE_KEY, "")
+    return Cursor(next_group=newest.group + 1, next_index=index, course=course)
 
 
 def _last_records(

@@ -18,17 +18,20 @@ whose successor continues from the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blake3 import blake3
 
 from pipeline.sources import PromptItem, SkippedLine, Source, open_source
 from pipeline.stage import TURN_S, StageContext
 from producers.control import Control
 from producers.prompts.admission import Progress, RateLimit, lag_of, room
+from producers.prompts.curriculum import Curriculum
 from producers.prompts.recovery import Cursor, recover
 from producers.prompts.settings import PromptsSettings
 from schemas.errors import CodecError, RecordInvalid, RecordTooLarge, SettingsError
 from schemas.reasons import Reason
-from schemas.records import PromptGroup
+from schemas.records import Outcome, PromptGroup
 from schemas.validation import check_prompt
 from topics.catalog import PROMPTS
 from topics.clock import Deadline
@@ -54,6 +57,7 @@ class PromptsStage:
         self._rate = RateLimit(context.clock)
         self._writer: Writer | None = None
         self._source: Source | None = None
+        self._curriculum: Curriculum | None = None
         self._cursor = Cursor()
         self._num_fruitless = 0  # bad items in a row
         self._num_notices = 0
@@ -83,21 +87,24 @@ class PromptsStage:
         )
         self._writer.start(deadline=deadline)
         self._cursor = recover(context.log, source=self._source, hooks=context.hooks(), deadline=deadline)
+        reward_groups = self._settings.source.reward_groups
+        self._curriculum = Curriculum(self._source, run=context.run, reward_groups=reward_groups)
+        self._curriculum.restore(self._cursor.course)
         if self._cursor.source_changed:
             context.events.notice("source_changed", details={"source": self._source.name})
-        self._control.start(deadline=deadline)
+        self._curriculum.take(self._control.start(deadline=deadline))
         context.events.notice("recovered", next_group=self._cursor.next_group, next_index=self._cursor.next_index)
         self._report()
 
     def turn(self) -> None:
         """Take in what is new; then admit what there is room for, or wait for some."""
-        self._control.poll(wait_s=0.0)
+        self._take(self._control.poll(wait_s=0.0))
         phase, num_groups = self._decide()
         self._context.events.enter(phase)
         if num_groups > 0:
             self._admit(num_groups)
         else:
-            self._control.poll(wait_s=TURN_S)
+            self._take(self._control.poll(wait_s=TURN_S))
         self._report()
 
     def stop(self, *, deadline: Deadline) -> None:
@@ -153,12 +160,23 @@ class PromptsStage:
         deadline = Deadline.after(self._settings.transaction_limit_s, clock=self._context.clock)
         with writer.transaction(deadline=deadline):
             while group < limit and index < end:
+                self._look(group, index=index)
                 group += self._write(writer, source, group=group, index=index)
                 index += 1
         num_written = group - self._cursor.next_group
         self._cursor = Cursor(next_group=group, next_index=index)
         self._rate.used(num_written)
         self._context.metrics.count("records_written", num_written, topic=PROMPTS.name)
+
+    def _take(self, outcomes: Sequence[Outcome]) -> None:
+        if self._curriculum is not None:
+            self._curriculum.take(outcomes)
+
+    def _look(self, group: int, *, index: int) -> None:
+        """Whether a stage of a curriculum begins here."""
+        stage = None if self._curriculum is None else self._curriculum.look(group=group, index=index)
+        if stage is not None:
+            self._context.events.notice("curriculum_stage", stage=stage, group=group)
 
     def _write(self, writer: Writer, source: Source, *, group: int, index: int) -> int:
         """Queue item `index` as `group`; gives how many numbers it took, 0 or 1."""

@@ -47,7 +47,7 @@ class Admission:
             self._follow(self._control, seen)
         limit = self._generator.max_sequences
         metrics.gauge("admitted_sequences", self._most if limit is None else limit)
-        metrics.gauge("free_slots", self._generator.num_slots)
+        metrics.gauge("free_slots", self._generator.num_open_slots)
         if seen is not None:
             self._tell(seen)
 

@@ -26,8 +26,9 @@ from pipeline.engines.base import (
     PromptTokens,
 )
 from pipeline.stage import StageContext
+from producers.rollout.episodes import Ended, Episodes, Failed, Say
 from producers.rollout.groups import Finished, GroupInFlight, Parted
-from producers.rollout.samples import Attempt, all_failed
+from producers.rollout.samples import Attempt, all_failed, task_of
 from producers.rollout.stitching import unusable
 from schemas.errors import EngineError, RecordInvalid
 from schemas.packed import pack_i32
@@ -35,6 +36,7 @@ from schemas.reasons import Reason
 from schemas.records import Partial, PromptGroup
 from schemas.validation import check_prompt
 
+_IDLE_S = 0.05  # longest wait for environments while the engine has nothing to do
 T = TypeVar("T")  # what the caller acknowledges a prompt with
 
 
@@ -45,10 +47,14 @@ class Generator(Generic[T]):
         engine: called from this thread only.
         context: of the stage.
         max_failures: engine failures in a row that are borne.
+        episodes: of the environments that groups act in; None: a completion is one turn.
     """
 
-    def __init__(self, engine: Engine, *, context: StageContext, max_failures: int) -> None:
+    def __init__(
+        self, engine: Engine, *, context: StageContext, max_failures: int, episodes: Episodes | None = None
+    ) -> None:
         self._engine = engine
+        self._episodes = episodes
         self._context = context
         self._max_failures = max_failures
         self._num_failures = 0
@@ -66,7 +72,14 @@ class Generator(Generic[T]):
     @property
     def num_free_slots(self) -> int:
         """Sequences that could be taken on, after those that wait."""
-        return max(0, self.num_slots - len(self._waiting))
+        return max(0, self.num_open_slots - len(self._waiting))
+
+    @property
+    def num_open_slots(self) -> int:
+        """Slots for more sequences: none is kept for one that is back from its environment in a moment."""
+        if self._episodes is None:
+            return self.num_slots
+        return 0 if self._episodes.is_full else max(0, self.num_slots - self._episodes.num_held)
 
     @property
     def num_slots(self) -> int:
@@ -81,12 +94,22 @@ class Generator(Generic[T]):
 
     @property
     def hands_over(self) -> bool:
-        """Whether groups can be given up with what was made of them."""
-        return isinstance(self._engine, Continuing) and self._engine.hands_over
+        """Whether groups can be given up with what was made of them: what an environment holds cannot."""
+        return self._episodes is None and isinstance(self._engine, Continuing) and self._engine.hands_over
 
     def groups(self) -> tuple[int, ...]:
         """Groups in flight that were not given up."""
         return tuple(number for number, group in self._groups.items() if not group.leaving)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether all that is in flight waits for its environment, for longer than a moment."""
+        episodes, busy = self._episodes, self._waiting or self._engine.num_running
+        return episodes is not None and not busy and episodes.num_held == 0 and bool(episodes.parked)
+
+    def parked_groups(self) -> set[int]:
+        """Groups of which a member is parked."""
+        return set() if self._episodes is None else {self._members[key][0] for key in self._episodes.parked}
 
     def holds(self, group: int) -> bool:
         """Whether the group is in flight."""
@@ -123,7 +146,7 @@ class Generator(Generic[T]):
         self._groups[prompt.group] = group
         for member, request in group.requests().items():
             self._members[request.request_id] = (prompt.group, member)
-            self._waiting.append(request)
+            self._begin(request, group, member=member)
         return self._end(prompt.group) if group.is_through else None
 
     def give_up(self, groups: Iterable[int]) -> None:
@@ -151,9 +174,15 @@ class Generator(Generic[T]):
         self._forget({group})
         return found.ticket
 
+    def _begin(self, request: GenerationRequest, group: GroupInFlight[T], *, member: int) -> None:
+        if self._episodes is None:
+            self._waiting.append(request)
+        else:
+            self._episodes.begin(task_of(group.attempt.prompt, member=member, text=group.tokens.text), request)
+
     def advance(self) -> list[Finished[T]]:
         """Submit what waits, advance every sequence, and give the groups that ended."""
-        finished = self._submit()
+        finished = [*self._follow(), *self._submit()]
         if self._engine.num_running == 0:
             return finished
         try:
@@ -163,6 +192,33 @@ class Generator(Generic[T]):
         for generation in generations:
             finished.extend(self._take(generation))
         return finished
+
+    def _follow(self) -> list[Finished[T]]:
+        """What environments have answered; waits for it when there is nothing else to do."""
+        episodes = self._episodes
+        if episodes is None:
+            return []
+        idle = not self._waiting and self._engine.num_running == 0 and episodes.num_waiting > 0
+        finished: list[Finished[T]] = []
+        again: list[GenerationRequest] = []
+        for move in episodes.moves(wait_s=_IDLE_S if idle else 0.0):
+            if isinstance(move, Say):
+                again.append(move.request)
+            else:
+                finished += self._through(move)
+        self._waiting.extendleft(reversed(again))  # before what has not begun: their groups are older
+        return finished
+
+    def _through(self, move: Ended | Failed) -> list[Finished[T]]:
+        """A trajectory is over."""
+        number, member = self._members.pop(move.key)
+        group, unix_ms = self._groups[number], self._context.clock.unix_ms()
+        if isinstance(move, Ended):
+            group.ended(member, move.whole, unix_ms=unix_ms, told=move.told)
+        else:
+            group.lost(member, reason=move.reason, unix_ms=unix_ms)
+        finished = self._end(number) if group.is_through else None
+        return [] if finished is None else [finished]
 
     def _submit(self) -> list[Finished[T]]:
         count = min(self.num_slots, len(self._waiting))
@@ -199,7 +255,7 @@ class Generator(Generic[T]):
 
     def _take(self, generation: Generation) -> list[Finished[T]]:
         """Book one ended sequence; one of a group that was dropped meanwhile is forgotten."""
-        place = self._members.pop(generation.request_id, None)
+        place = self._members.get(generation.request_id)
         if place is None:
             return []
         number, member = place
@@ -209,6 +265,10 @@ class Generator(Generic[T]):
             return [self._fail_group(number)]
         self._num_failures = 0
         self._count(generation)
+        if self._episodes is not None and generation.finish_reason != FINISH_ABORT:
+            self._episodes.said(generation)
+            return []
+        del self._members[generation.request_id]
         unix_ms = self._context.clock.unix_ms()
         if generation.finish_reason != FINISH_ABORT:
             group.ended(member, generation, unix_ms=unix_ms)
@@ -237,6 +297,8 @@ class Generator(Generic[T]):
             isinstance(self._engine, Continuing) and self._engine.continues(prompt.sampling, logprobs_kind=kind)
         ):
             why = f"this engine cannot go on from tokens with {kind} log-probabilities"
+        if self._episodes is not None:
+            why = "what its environment holds stayed where it was"
         if why:
             self._notice("partial_unused", group=prompt.group, error=why)
         return not why
@@ -275,6 +337,8 @@ class Generator(Generic[T]):
             del self._members[request_id]
         self._waiting = deque(each for each in self._waiting if each.request_id in self._members)
         self._engine.abort(gone)
+        if self._episodes is not None:
+            self._episodes.forget(gone)
 
     def _notice(self, name: str, *, group: int, error: str) -> None:
         self._context.events.notice(name, details={"group": str(group), "error": error})

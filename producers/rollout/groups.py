@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from pipeline.engines.base import Generation, GenerationRequest, PromptTokens, kind_of_logprobs
-from producers.rollout.samples import Attempt, completed
+from producers.rollout.samples import Attempt, completed, failed
 from producers.rollout.stitching import ended_generation, ended_member, joined, open_member, request_of
+from producers.rollout.trajectory import Told
 from schemas.records import Partial, PartialMember, Sample
 
 T = TypeVar("T")  # what the caller acknowledges a prompt with
@@ -93,9 +94,17 @@ class GroupInFlight(Generic[T]):
             for member, request in found.items()
         }
 
-    def ended(self, member: int, generation: Generation, *, unix_ms: int) -> None:
-        """A member's completion came to its end."""
-        self.samples[member] = self._sample(member, self._whole(member, generation), unix_ms=unix_ms)
+    def ended(self, member: int, generation: Generation, *, unix_ms: int, told: Told | None = None) -> None:
+        """A member's completion came to its end.
+
+        Args:
+            told: of its turns; None: it had no environment.
+        """
+        self.samples[member] = self._sample(member, self._whole(member, generation), unix_ms=unix_ms, told=told)
+
+    def lost(self, member: int, *, reason: str, unix_ms: int) -> None:
+        """A member ended without a completion."""
+        self.samples[member] = failed(self.attempt, member=member, reason=reason, unix_ms=unix_ms)
 
     def left(self, member: int, generation: Generation | None, *, unix_ms: int) -> None:
         """A member was ended where it was; None: nothing was added to what it had."""
@@ -127,7 +136,7 @@ class GroupInFlight(Generic[T]):
         self.logprobs_kind = generation.logprobs_kind
         return joined(self.before[member], generation) if member in self.before else generation
 
-    def _sample(self, member: int, generation: Generation, *, unix_ms: int) -> Sample:
+    def _sample(self, member: int, generation: Generation, *, unix_ms: int, told: Told | None = None) -> Sample:
         had = self.before.get(member)
         return completed(
             self.attempt,
@@ -136,4 +145,5 @@ class GroupInFlight(Generic[T]):
             generation=generation,
             unix_ms=unix_ms,
             before_ms=0 if had is None else had.spent_ms,
+            told=told,
         )

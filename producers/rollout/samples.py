@@ -8,11 +8,13 @@ Failure: none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.engines.base import Generation, PromptTokens
+from pipeline.environments.base import Task
+from producers.rollout.trajectory import Told
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import PromptGroup, Sample
 
@@ -27,16 +29,37 @@ class Attempt:
     started_unix_ms: int
 
 
+def task_of(prompt: PromptGroup, *, member: int, text: str) -> Task:
+    """What an environment is told of a member; `text` is the prompt as the engine sees it."""
+    return Task(
+        run=prompt.run,
+        group=prompt.group,
+        member=member,
+        prompt=text,
+        answer=prompt.answer,
+        metadata=prompt.metadata,
+        seed=prompt.seed,
+    )
+
+
 def completed(
-    attempt: Attempt, *, member: int, tokens: PromptTokens, generation: Generation, unix_ms: int, before_ms: int = 0
+    attempt: Attempt,
+    *,
+    member: int,
+    tokens: PromptTokens,
+    generation: Generation,
+    unix_ms: int,
+    before_ms: int = 0,
+    told: Told | None = None,
 ) -> Sample:
     """The sample of a finished generation.
 
     Args:
         before_ms: time in other engines before this attempt: the time between start and end is that in all of them.
+        told: of its turns; None: it had no environment.
     """
     prompt = attempt.prompt
-    return Sample(
+    sample = Sample(
         run=prompt.run,
         group=prompt.group,
         member=member,
@@ -57,6 +80,16 @@ def completed(
         finish_reason=generation.finish_reason,
         started_unix_ms=attempt.started_unix_ms - before_ms,
         finished_unix_ms=unix_ms,
+    )
+    if told is None:
+        return sample
+    return replace(
+        sample,
+        loss_mask=told.loss_mask,
+        turns=told.turns,
+        step_rewards=told.step_rewards,
+        environment=told.environment,
+        environment_facts=told.facts,
     )
 
 

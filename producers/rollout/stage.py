@@ -14,6 +14,7 @@ Failure: whatever ends the process, prompts in flight are not acknowledged and g
 | waiting_for_weights | a version to serve | learner, peers, scheduler |
 | waiting_for_prompts | prompts | prompt producer |
 | generating | - | - |
+| parked | all trajectories: their environment | its answer, its time limit |
 | swapping | - (the load) | - |
 
 A partition that is revoked: its prompts in flight are finished and written, and never committed here.
@@ -29,6 +30,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.environments.settings import EnvironmentSettings
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
@@ -40,6 +42,7 @@ from pipeline.weights.tokens import run_token
 from producers.control import Control
 from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
+from producers.rollout.episodes import Episodes, open_episodes
 from producers.rollout.generator import Generator
 from producers.rollout.handover import HandOver, HandOverParts
 from producers.rollout.output import SampleOutput
@@ -71,6 +74,7 @@ class RolloutSetup:
     slot: int = 0  # number of this process among the replicas of its host; names its leases in the chunk store
     redis: RedisClient | None = None
     backend: Backend | None = None  # given: used in place of `rollout.engine`
+    environment: EnvironmentSettings | None = None  # None: a completion is one turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,7 @@ class _Parts:
     writer: Writer
     queue: WorkQueue
     generator: Generator[Ticket]
+    episodes: Episodes | None
     admission: Admission
     output: SampleOutput
     handover: HandOver
@@ -146,7 +151,12 @@ class RolloutStage:
 
     def _put_together(self, backend: Backend, queue: WorkQueue, *, writer: Writer) -> _Parts:
         context, settings = self._context, self._settings
-        generator = Generator[Ticket](backend.engine, context=context, max_failures=settings.max_engine_failures)
+        episodes = None
+        if self._setup.environment is not None:
+            episodes = open_episodes(self._setup.environment, engine=backend.engine, context=context)
+        generator = Generator[Ticket](
+            backend.engine, context=context, max_failures=settings.max_engine_failures, episodes=episodes
+        )
         output = SampleOutput(writer, queue=queue, context=context, settings=settings)
         between = HandOverParts(
             generator=generator,
@@ -161,6 +171,7 @@ class RolloutStage:
             writer=writer,
             queue=queue,
             generator=generator,
+            episodes=episodes,
             admission=Admission(backend.engine, generator=generator, context=context, settings=settings),
             output=output,
             handover=HandOver(between, context=context, settings=settings),
@@ -179,7 +190,7 @@ class RolloutStage:
             parts.output.write(finished)
         parts.handover.settle()
         parts.output.settle(now=parts.generator.num_groups == 0)
-        self._stuck.look(parts.queue)
+        self._stuck.look(parts.queue, parked=parts.generator.parked_groups())
         self._report(parts)
 
     def stop(self, *, deadline: Deadline) -> None:
@@ -191,6 +202,8 @@ class RolloutStage:
         self._parts = None
         with ExitStack() as leaving:  # each step is taken whatever happened in the one before; the last one first
             leaving.callback(parts.backend.engine.close)
+            if parts.episodes is not None:
+                leaving.callback(parts.episodes.close)
             leaving.callback(parts.weights.close)
             leaving.callback(self._control.close)
             leaving.callback(parts.writer.close, deadline=deadline)
@@ -260,7 +273,9 @@ class RolloutStage:
         ready = parts.weights.may_take_prompts and not leaving
         num_wanted = self._room(parts) if ready else 0
         phase = "waiting_for_prompts" if ready else "waiting_for_weights"
-        self._context.events.enter("generating" if not idle else phase)
+        if not idle:
+            phase = "parked" if parts.generator.is_parked else "generating"
+        self._context.events.enter(phase)
         wait_s = _IDLE_S if idle and ready else 0.0
         if num_wanted == 0 and not self._must_poll():
             if idle:
@@ -323,3 +338,5 @@ class RolloutStage:
         metrics, engine = self._context.metrics, parts.backend.engine
         metrics.gauge("running_sequences", engine.num_running)
         metrics.gauge("prompts_in_flight", parts.queue.num_in_flight)
+        if parts.episodes is not None:
+            parts.episodes.report()

@@ -98,7 +98,10 @@ def _check_shapes(sample: Sample) -> None:
     validation.check_sample(sample, 8)
     if sample.failure is not None:
         return
-    tokens, mask = packed.unpack_i32(sample.completion_tokens), packed.unpack_u8(sample.loss_mask)
+    tokens, mask = (
+        packed.unpack_i32(sample.completion_tokens),
+        packed.unpack_mask(sample.loss_mask, num_tokens=len(sample.completion_tokens) // 4),
+    )
     logprobs = packed.unpack_f32(sample.logprobs or b"")
     labels = sum(run.num_tokens for run in sample.version_runs)
     if not len(tokens) == len(mask) == len(logprobs) == labels > 0 or tokens.min() < 0 or not logprobs.max() <= 1e-6:

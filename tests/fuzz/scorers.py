@@ -19,7 +19,7 @@ def _said_seeds() -> Sequence[bytes]:
     )
     said: list[wire.Said] = [wire.Reply(number=3, answer=answer) for answer in answers]
     said += [
-        wire.Ready(version="7", batches=True, is_async=False),
+        wire.Ready(version="7", batches=True, is_async=False, max_workers=1),
         wire.Refused(kind="plugin", message="no such plug-in", hint="there are others"),
     ]
     return [wire.frame(wire.encode_said(each)) for each in said]

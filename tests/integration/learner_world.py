@@ -24,20 +24,26 @@ from schemas.records import (
     Outcome,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     Sample,
     StageEvent,
     Version,
 )
 from tests.unit.consumers.learner.material import prompt, reward, sample
-from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, Topic
+from topics.catalog import EVENTS, LEDGER, PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, WEIGHTS, Topic
 from topics.clock import Deadline, SystemClock
 from topics.kafka import KafkaLog
 from topics.log import ReaderHooks, ReaderSettings, Writer, WriterSettings
 
 SIZE = 8
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
-TOPIC_OF: dict[type, Topic] = {PromptGroup: PROMPTS, Sample: SAMPLES, Reward: REWARDS}
+TOPIC_OF: dict[type, Topic] = {
+    PromptGroup: PROMPTS,
+    Sample: SAMPLES,
+    Reward: REWARDS,
+    ReferenceScore: REFERENCE_SCORES,
+}
 
 
 @dataclass

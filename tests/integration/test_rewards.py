@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from consumers.rewards.rescore import RescoreStage
 from consumers.rewards.settings import RewardSettings, group_id
 from consumers.rewards.stage import RewardStage
 from ops.services.model import ServicesInfo
@@ -21,7 +22,7 @@ from pipeline.exit_codes import ExitCode
 from pipeline.settings import RunSettings
 from pipeline.stage import make_context
 from tests.conftest import DATA_PARTITIONS
-from tests.unit.consumers.rewards.helpers import rewards_of, sample, write_samples
+from tests.unit.consumers.rewards.helpers import rewards_of, sample, turn_until, write_samples
 from topics.catalog import REWARDS, SAMPLES, SHADOW_REWARDS
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
@@ -192,3 +193,16 @@ def test_sigterm_commits_what_was_scored(rewards: Rewards) -> None:
     assert process.wait(timeout=30) == ExitCode.OK
     lags = log.admin().lag(group_id(log.run, "slow", settings=RewardSettings(plugin="x")), [SAMPLES])
     assert sum(each.committed or 0 for each in lags) == len(rewards_of(log, REWARDS))
+
+
+def test_the_past_is_scored_to_its_end_and_once(rewards: Rewards) -> None:
+    write_samples(rewards.log, (sample(group, member) for group in range(100) for member in range(4)))
+    run = RunSettings(name=rewards.log.run, partitions=DATA_PARTITIONS)
+    for expected in (400, 0):
+        context = make_context(rewards.log, run=run, stage="reward")
+        stage = RescoreStage(context, name="new", settings=RewardSettings(plugin="exact_match", weight=0.0))
+        stage.start(deadline=Deadline.after(20))
+        turn_until(stage, lambda stage=stage: stage.finished, limit_s=60.0)  # type: ignore[misc]
+        stage.stop(deadline=Deadline.after(10))
+        assert stage.num_scored == (expected, 0)
+    assert len(rewards_of(rewards.log, SHADOW_REWARDS)) == 400

@@ -212,3 +212,10 @@ def test_an_unknown_run_is_a_named_error(services: ServicesInfo) -> None:
             catch_exceptions=False,
             standalone_mode=False,
         )
+
+
+def test_two_rewards_are_compared(written: Written) -> None:
+    result = written.call("rewards", "compare", written.run, "exact", "shadow", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert (found["num_both"], found["b"]["num_values"]) == (1, 1)

@@ -64,7 +64,14 @@ def lead(
         context, setup, trainer=trainer, lineages=lineages, closed=recovered.closed, step=recovered.step
     )
     own = own_partitions(context, setup, rank=0)
-    intake = Intake(context, assembler, settings=setup.settings, positions=recovered.positions, partitions=own)
+    intake = Intake(
+        context,
+        assembler,
+        settings=setup.settings,
+        positions=recovered.positions,
+        partitions=own,
+        has_reference=setup.has_reference,
+    )
     return RankedData(
         context,
         group,
@@ -99,5 +106,6 @@ def _seat(context: StageContext, setup: LearnerSetup, *, rank: int) -> Seat:
         setup.settings.model_dump(mode="json", exclude={"oracle_file"}),
         setup.model.model_dump(mode="json", exclude={"path"}),
         setup.rewards,
+        {"has_reference": setup.has_reference},
     )
     return Seat(rank=rank, settings=setup.settings, digest=digest, on_gpu=setup.model.device.startswith("cuda"))

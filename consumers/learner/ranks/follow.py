@@ -72,7 +72,14 @@ class FollowerStage:
             step=start.step,
         )
         own = own_partitions(context, setup, rank=self._rank)
-        intake = Intake(context, assembler, settings=setup.settings, positions=start.positions(), partitions=own)
+        intake = Intake(
+            context,
+            assembler,
+            settings=setup.settings,
+            positions=start.positions(),
+            partitions=own,
+            has_reference=setup.has_reference,
+        )
         part = Part(context, assembler, intake=intake, partitions=own)
         self._work = _Work(context, setup, group=group, trainer=trainer, part=part)
 

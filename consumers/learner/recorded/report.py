@@ -46,7 +46,10 @@ class StepReport:
     num_samples: int = 0
     num_tokens: int = 0
     loss: float | None = None
-    reward_mean: float | None = None
+    reward_mean: float | None = None  # of the recorded samples
+    grad_norm: float | None = None  # before clipping
+    mismatch_mean: float | None = None  # distance from the sampler's log-probabilities, in nats: how far it moved away
+    clipped_share: float | None = None
 
     @property
     def agrees(self) -> bool | None:
@@ -63,6 +66,9 @@ class Verdict:
     last_agreeing: int | None = None  # step, up to which nothing differed
     first_differing: StepReport | None = None
     last_was_compared: bool = field(default=False)
+    changes: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # (the run's, here) by setting; {}: a repetition
 
     def add(self, report: StepReport) -> None:
         """Take in the next step."""
@@ -100,7 +106,8 @@ class ReportFiles:
         differing = verdict.first_differing
         values = {
             **more,
-            "same": verdict.same,
+            "changes": {name: {"run": old, "here": new} for name, (old, new) in verdict.changes.items()},
+            "same": None if verdict.changes else verdict.same,
             "last_step": verdict.last_step,
             "num_compared": verdict.num_compared,
             "last_agreeing_step": verdict.last_agreeing,

@@ -8,14 +8,16 @@ Data in: `ledger`, `weights`, `samples`, the run's model directory and checkpoin
 `from_pretrained`.
 Invariants: nothing of the run is written, no consumer group is used, nothing is committed. Seed, thread count,
 optimizer, loss and all else that `facts.Arithmetic` names are the recorded ones; a lineage trained with other settings
-than its parent gets its parent's state through a checkpoint's content, as a restored learner does.
+than its parent gets its parent's state through a checkpoint's content, as a restored learner does. With `changes`
+the recorded settings are changed in every lineage before anything is trained; then there is nothing to compare with,
+unless the run had these settings already.
 Failure: `NotRepeatable`; what was found until then stays in the folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumers.learner import checkpoint
@@ -29,12 +31,14 @@ from consumers.learner.facts import (
     environment_of,
 )
 from consumers.learner.publisher import WIRE_NAMES
+from consumers.learner.recorded.changes import changed, differing
 from consumers.learner.recorded.history import RecordedHistory, RecordedStep, repeatable, until_hint
 from consumers.learner.recorded.report import Comparison, StepReport
 from consumers.learner.recorded.samples import RecordedSamples
 from consumers.learner.recovery import put_back, snapshot_of
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.step_stats import StepStats
+from consumers.learner.trainer import Trainer
 from pipeline.settings import ModelSettings, WeightsSettings
 from schemas.errors import CheckpointError, NotRepeatable
 from schemas.records import Version
@@ -50,6 +54,8 @@ class RetrainSetup:
     weights: WeightsSettings
     seed: int
     checkpoints: Path  # of the run; read only
+    has_reference: bool = False  # a reference model scores the run's samples
+    changes: Mapping[str, object] = field(default_factory=dict)  # by name in a run file: settings the run did not have
 
 
 class Repetition:
@@ -59,6 +65,7 @@ class Repetition:
         NotRepeatable: the run was trained by several ranks, begins with other weights, or was cloned from what the
             settings do not name.
         RecordInvalid: the ledger keeps settings that are not understood.
+        SettingsError: `changes` are wrong.
         EngineError: the model directory cannot be loaded, or the recorded device is not there.
     """
 
@@ -66,13 +73,21 @@ class Repetition:
         self._log = log
         self._history = history
         self._setup = setup
-        self._here = here = Arithmetic.of(setup.settings, model=setup.model, weights=setup.weights, seed=setup.seed)
+        self._here = here = Arithmetic.of(
+            setup.settings,
+            model=setup.model,
+            weights=setup.weights,
+            seed=setup.seed,
+            has_reference=setup.has_reference,
+        )
         kept = {lineage: arithmetic_in(facts) for lineage, facts in history.facts.items()}
         self.without_facts = [lineage for lineage, each in kept.items() if each is None]
-        self._arithmetic = {lineage: here if each is None else each for lineage, each in kept.items()}
+        self._recorded = {lineage: here if each is None else each for lineage, each in kept.items()}
+        self._arithmetic = {lineage: changed(each, setup.changes) for lineage, each in self._recorded.items()}
         self._check_ranks()
         self._current = self._arithmetic[history.origin]
         self._check_cloning()
+        self._check_plugins()
         self._digests: dict[str | None, str] = {}  # of the present weights, by dtype of the wire
         self.trainer = self._make_trainer(self._current)
         self._check_initial_weights()
@@ -92,9 +107,22 @@ class Repetition:
         names = sorted(Arithmetic.model_fields.keys() - {"cloning_source"})
         found = {
             lineage: [name for name in names if getattr(each, name) != getattr(self._here, name)]
-            for lineage, each in self._arithmetic.items()
+            for lineage, each in self._recorded.items()
         }
         return {lineage: apart for lineage, apart in found.items() if apart}
+
+    @property
+    def changes(self) -> dict[str, tuple[str, str]]:
+        """(the run's, here) of every setting that is another than any lineage had, by its name in a run file."""
+        found: dict[str, tuple[str, str]] = {}
+        for lineage, recorded in self._recorded.items():
+            found |= differing(recorded, self._arithmetic[lineage])
+        return found
+
+    @property
+    def arithmetic(self) -> Mapping[int, Arithmetic]:
+        """What each lineage is trained with here."""
+        return self._arithmetic
 
     def run(self) -> Iterator[StepReport]:
         """Steps (3) and (4): the weights before the first step, then every step.
@@ -105,7 +133,12 @@ class Repetition:
         """
         self._clone()
         yield self._report(Version(lineage=self._history.origin, step=0))
-        samples = RecordedSamples(self._log, self._history.steps, limit_bytes=self._setup.settings.buffer_bytes)
+        samples = RecordedSamples(
+            self._log,
+            self._history.steps,
+            limit_bytes=self._setup.settings.buffer_bytes,
+            scored=[lineage for lineage, each in self._arithmetic.items() if each.has_reference],
+        )
         try:
             for step in self._history.steps:
                 yield self._repeat(step, samples)
@@ -145,11 +178,14 @@ class Repetition:
             version=version,
             state_digest=own,
             training_digest=training,
-            compared=tuple(self._comparisons(version.step, training=training)),
+            compared=() if self.changes else tuple(self._comparisons(version.step, training=training)),
             num_samples=num_samples,
             num_tokens=0 if stats is None else stats.num_tokens,
             loss=None if stats is None else stats.loss,
             reward_mean=None if stats is None else stats.reward_mean,
+            grad_norm=None if stats is None else stats.grad_norm,
+            mismatch_mean=None if stats is None else stats.mismatch_mean,
+            clipped_share=None if stats is None else stats.clipped_share,
         )
 
     def _comparisons(self, step: int, *, training: str) -> Iterator[Comparison]:
@@ -183,12 +219,21 @@ class Repetition:
         return self._digests[wire]
 
     def _make_trainer(self, arithmetic: Arithmetic) -> Trainer:
-        settings = self._setup.settings.model_copy(
+        own = self._setup.settings
+        loss, advantage = arithmetic.loss, arithmetic.advantage
+        if arithmetic.plugins:  # the names are the folder's, which were found to be those
+            loss = loss.model_copy(update={"function": own.loss.function})
+            advantage = own.advantage
+        settings = own.model_copy(
             update={
                 "threads": arithmetic.threads,
                 "micro_batch_tokens": arithmetic.micro_batch_tokens,
                 "optimizer": arithmetic.optimizer,
-                "loss": arithmetic.loss,
+                "loss": loss,
+                "packing": arithmetic.packing,
+                "compute_dtype": arithmetic.compute_dtype,
+                "algorithm": arithmetic.algorithm,
+                "advantage": advantage,
                 "cloning": arithmetic.cloning,
                 "ranks": 1,
             }
@@ -204,7 +249,9 @@ class Repetition:
                 raise NotRepeatable(
                     f"step {step.version.step} was trained by {ranks} ranks, which sum gradients in an order of their "
                     f"own; recorded mode repeats what one rank trained; {repeatable(last)}",
-                    hint=until_hint(last) if last > 0 else "train with learner.ranks = 1 what must be repeatable",
+                    hint=until_hint(last)
+                    if last > 0
+                    else "--set learner.ranks=1 trains it with one rank, not bit for bit",
                 )
 
     def _check_cloning(self) -> None:
@@ -217,8 +264,20 @@ class Repetition:
                 hint="put learner.cloning.source into settings.json in the run's folder, as it was at the first start",
             )
 
+    def _check_plugins(self) -> None:
+        for lineage, each in self._arithmetic.items():
+            if each.plugins and each.plugins != self._here.plugins:
+                raise NotRepeatable(
+                    f"lineage {lineage} was trained with plug-ins for advantage or loss that the settings in the run's "
+                    "folder do not name",
+                    hint="put learner.advantage and learner.loss.function into settings.json, as they were",
+                )
+
     def _check_initial_weights(self) -> None:
-        recorded = self._history.facts[self._history.origin].get(INITIAL_STATE)
+        origin = self._history.origin
+        if self._recorded[origin].dtype != self._arithmetic[origin].dtype:
+            return  # the same weights in another dtype have another digest
+        recorded = self._history.facts[origin].get(INITIAL_STATE)
         here = self.trainer.state_digest(wire_dtype=None)
         if recorded is not None and recorded != here:
             raise NotRepeatable(

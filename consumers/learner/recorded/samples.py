@@ -10,7 +10,8 @@ Failure: `NotRepeatable` naming the samples that are not on the topic; `Deadline
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from consumers.learner.batch import Batch, TrainGroup, TrainMember
 from consumers.learner.recorded.history import (
@@ -23,9 +24,9 @@ from consumers.learner.recorded.history import (
     until_hint,
 )
 from schemas.errors import NotRepeatable, RecordInvalid
-from schemas.records import Sample, birth_version, sample_id
+from schemas.records import ReferenceScore, Sample, birth_version, sample_id
 from schemas.validation import check_sample
-from topics.catalog import SAMPLES, partition_of
+from topics.catalog import REFERENCE_SCORES, SAMPLES, partition_of
 from topics.clock import Deadline
 from topics.log import Envelope, Log, ReaderSettings, TopicPartition
 
@@ -40,15 +41,21 @@ class RecordedSamples:
     Args:
         steps: in the order in which they will be asked for.
         limit_bytes: encoded bytes kept above which other partitions wait.
+        scored: lineages that trained with what the reference model said of the samples, which is read as well.
     """
 
-    def __init__(self, log: Log, steps: Sequence[RecordedStep], *, limit_bytes: int) -> None:
+    def __init__(
+        self, log: Log, steps: Sequence[RecordedStep], *, limit_bytes: int, scored: Collection[int] = ()
+    ) -> None:
         self._log = log
         self._wanted = {group.group: group for step in steps for group in step.groups}
         self._limit_bytes = limit_bytes
+        self._scored = frozenset(scored)
+        self._topics = (SAMPLES, REFERENCE_SCORES) if self._scored else (SAMPLES,)
         self._found: dict[int, dict[int, Envelope]] = {}  # group -> member -> its sample
+        self._scores: dict[int, dict[int, ReferenceScore]] = {}  # the same, of the reference model
         self.buffered_bytes = 0
-        self._reader = log.reader(ReaderSettings(topics=(SAMPLES,)), hooks=READ_ONLY)
+        self._reader = log.reader(ReaderSettings(topics=self._topics), hooks=READ_ONLY)
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
 
@@ -60,7 +67,7 @@ class RecordedSamples:
             DeadlineExceeded: the broker fell silent.
         """
         silent = Deadline.after(SILENT_LIMIT_S)
-        while lacking := [group for group in step.groups if len(self._of(group)) < len(group.members)]:
+        while lacking := [group for group in step.groups if self._lacking(group, step)]:
             self._check_there(step, lacking)
             self._hold_back(lacking)
             silent.check(f"the samples of step {step.version.step}")
@@ -73,15 +80,24 @@ class RecordedSamples:
         """Stop reading."""
         self._reader.close()
 
+    def _lacking(self, group: RecordedGroup, step: RecordedStep) -> list[int]:
+        """Members that were not found yet, or whose score was not."""
+        found = self._of(group).keys()
+        scored = self._scores.get(group.group, {}).keys() if step.version.lineage in self._scored else found
+        return [member for member in group.members if member not in found or member not in scored]
+
     def _of(self, group: RecordedGroup) -> dict[int, Envelope]:
         return self._found.get(group.group, {})
 
     def _keep(self, envelope: Envelope) -> None:
         sample = envelope.record
-        if not isinstance(sample, Sample):
+        if not isinstance(sample, Sample | ReferenceScore):
             return
         group = self._wanted.get(sample.group)
         if group is None or sample.attempt != group.attempt or sample.member not in group.members:
+            return
+        if isinstance(sample, ReferenceScore):
+            self._scores.setdefault(sample.group, {}).setdefault(sample.member, sample)
             return
         members = self._found.setdefault(sample.group, {})
         if sample.member not in members:
@@ -92,8 +108,12 @@ class RecordedSamples:
         del self._wanted[group.group]
         found = self._found.pop(group.group)
         self.buffered_bytes -= sum(envelope.num_bytes for envelope in found.values())
+        scores = self._scores.pop(group.group, {}) if step.version.lineage in self._scored else {}
         members = tuple(
-            _member(found[member], reward, step=step.version.step)
+            replace(
+                _member(found[member], reward, step=step.version.step),
+                reference=scores[member].logprobs if member in scores else None,
+            )
             for member, reward in zip(group.members, group.rewards, strict=True)
         )
         return TrainGroup(group=group.group, attempt=group.attempt, members=members, age=0)
@@ -110,20 +130,21 @@ class RecordedSamples:
         ids = [
             f"{sample_id(run, group=group.group, member=member)} (attempt {group.attempt})"
             for group in gone
-            for member in group.members
-            if member not in self._of(group)
+            for member in self._lacking(group, step)
         ]
         last = step.version.step - 1
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
         raise NotRepeatable(
-            f"step {step.version.step} trained samples that are not on topic {SAMPLES.name} any more: "
+            f"step {step.version.step} trained samples that are not on topic "
+            f"{' or '.join(topic.name for topic in self._topics)} any more: "
             f"{', '.join(ids[:_NAMED])}{more}; {repeatable(last)}",
             hint=until_hint(last),
         )
 
     def _hold_back(self, lacking: Sequence[RecordedGroup]) -> None:
         """Above the limit, let only the partitions be read that the present step lacks something of."""
-        needed = {(SAMPLES.name, partition_of(group.group, self._log.data_partitions)) for group in lacking}
+        partitions = {partition_of(group.group, self._log.data_partitions) for group in lacking}
+        needed = {(topic.name, partition) for topic in self._topics for partition in partitions}
         others = set(self._ends) - needed if self.buffered_bytes > self._limit_bytes else set()
         if self._paused - others:
             self._reader.resume(sorted(self._paused - others))

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from consumers.learner.batch import Batch
-from consumers.learner.trainer import Meanwhile, StepStats, Trainer
+from consumers.learner.step_stats import StepStats
+from consumers.learner.trainer import Meanwhile, Trainer
 from ops.run_file import RunFile
 from ops.run_stage import StageRequest, run_one
 from ops.wiring import StageChoice, build_stage

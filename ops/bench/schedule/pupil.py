@@ -41,7 +41,7 @@ def main(settings: str, plan_file: str) -> int:
         settings=alone,
         model=run_file.model,
         weights=run_file.weights,
-        rewards=run_file.required_rewards,
+        rewards=run_file.reward_terms,
         lease_s=run_file.redis.lease_s,
         trainer=lambda: trainer,
     )

@@ -16,7 +16,8 @@ import torch
 
 from consumers.learner.batch import Batch
 from consumers.learner.settings import LearnerSettings
-from consumers.learner.trainer import Meanwhile, StepStats, Trainer
+from consumers.learner.step_stats import StepStats
+from consumers.learner.trainer import Meanwhile, Trainer
 from ops.bench.schedule.board import Board
 from ops.bench.schedule.workload import Workload
 from pipeline.settings import ModelSettings

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.engines.base import EngineState, Generation, GenerationRequest, PromptTokens, StateTensor
+from pipeline.engines.base import EngineState, Generation, GenerationRequest, PromptTokens, StateTensor, TokenArray
 from pipeline.engines.checks import check_ready, check_requests, check_state
 from pipeline.engines.endings import find_stop
 from pipeline.engines.http.attach import DIALECTS
@@ -26,7 +26,7 @@ from pipeline.engines.http.results import Judged, check_meaning, completed, judg
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.http.stamps import Stamps
 from pipeline.engines.pressure import EnginePressure, pressure_of
-from pipeline.engines.prompts import encode_group
+from pipeline.engines.prompts import encode_group, encode_text
 from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import NewRequest, SwapRefused
 from pipeline.engines.vllm.facts import ModelFacts
@@ -126,7 +126,17 @@ class HttpEngine:
     def encode_prompt(self, group: PromptGroup) -> PromptTokens:
         """See `base.Engine.encode_prompt`."""
         facts = self._facts
-        return encode_group(facts.tokenizer, group, context_tokens=self._context_tokens, vocab_size=facts.vocab_size)
+        return encode_group(facts.tokenizer, group, context_tokens=self.context_tokens, vocab_size=facts.vocab_size)
+
+    @property
+    def context_tokens(self) -> int:
+        """See `base.Conversing`."""
+        theirs = self._host.facts.context_tokens
+        return self._facts.context_tokens if theirs is None else min(theirs, self._facts.context_tokens)
+
+    def encode_text(self, text: str) -> TokenArray:
+        """See `base.Conversing`."""
+        return encode_text(self._facts.tokenizer, text)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """See `base.Engine.submit`."""
@@ -136,7 +146,7 @@ class HttpEngine:
             requests,
             held={request.request_id for request in (*held, *self._waiting, *self._aborted)},
             num_free_slots=self.num_free_slots,
-            context_tokens=self._context_tokens,
+            context_tokens=self.context_tokens,
             vocab_size=self._facts.vocab_size,
         )
         server = self._host.facts
@@ -210,11 +220,6 @@ class HttpEngine:
             self._served.staged.release()
         self._served, self._state = None, EngineState.COLD
 
-    @property
-    def _context_tokens(self) -> int:
-        theirs = self._host.facts.context_tokens
-        return self._facts.context_tokens if theirs is None else min(theirs, self._facts.context_tokens)
-
     def _hand_over(self) -> None:
         if not self._waiting or self._served is None:
             return
@@ -223,7 +228,7 @@ class HttpEngine:
         for request, seed in zip(self._waiting, seeds, strict=True):
             self._serial += 1
             key = f"{self._prefix}-{self._serial}"
-            room = self._context_tokens - len(request.prompt_tokens)
+            room = self.context_tokens - len(request.prompt_tokens)
             limit = min(request.sampling.max_tokens - request.num_made, room)
             held = _Held(request=request, served=self._served, max_tokens=limit)
             self._held[key] = held
@@ -239,6 +244,7 @@ class HttpEngine:
             max_tokens=held.max_tokens,
             seed=seed,
             stop_token_ids=list(self._facts.eos_token_ids),
+            priority=1 if held.request.traffic == self._settings.yields else 0,
         )
 
     def _results(self, ended: Sequence[Ended]) -> list[Generation]:

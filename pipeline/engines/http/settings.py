@@ -51,6 +51,11 @@ class HttpSettings(Section):
     probe_tolerance: float | None = Field(
         default=None, gt=0, description="Largest mean difference of a probe, in nats; absent: by dtype, 0.001 or 0.05."
     )
+    yields: Literal["nobody", "evaluation", "rollout"] = Field(
+        default="nobody",
+        description="Whose requests wait when a server is shared by rollouts and the evaluator; set the same for both. "
+        "The server must schedule by priority (vLLM: --scheduling-policy priority).",
+    )
     max_requests: PositiveInt = Field(default=256, description="Requests at the server at a time.")
     max_context_tokens: int | None = Field(
         default=None, ge=2, description="Most tokens of prompt and completion; absent: what model and server allow."

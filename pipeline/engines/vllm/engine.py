@@ -20,12 +20,13 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
     StateTensor,
+    TokenArray,
     kind_of_logprobs,
 )
 from pipeline.engines.checks import check_ready, check_requests, check_state
 from pipeline.engines.live_weights import as_tensor
 from pipeline.engines.pressure import EnginePressure, pressure_of
-from pipeline.engines.prompts import encode_group
+from pipeline.engines.prompts import encode_group, encode_text
 from pipeline.engines.randomness import seeds_of
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest, SwapRefused, VllmHost
 from pipeline.engines.vllm.facts import ModelFacts
@@ -116,6 +117,15 @@ class VllmEngine:
         """See `base.Engine.encode_prompt`."""
         facts = self._facts
         return encode_group(facts.tokenizer, group, context_tokens=facts.context_tokens, vocab_size=facts.vocab_size)
+
+    @property
+    def context_tokens(self) -> int:
+        """See `base.Conversing`."""
+        return self._facts.context_tokens
+
+    def encode_text(self, text: str) -> TokenArray:
+        """See `base.Conversing`."""
+        return encode_text(self._facts.tokenizer, text)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """See `base.Engine.submit`."""

@@ -31,6 +31,7 @@ class NewRequest:
     max_tokens: int
     seed: int  # 0 to 2**63 - 1
     stop_token_ids: list[int]
+    priority: int = 0  # lower goes first; others than 0 are sent only where the settings want them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ def generations(
                 logprobs_kind=kind_of_logprobs(request.sampling),
                 version_runs=first_tokens(_runs(end, labels=labels), num=len(ids)),
                 finish_reason=_reason(end) if cut is None else FINISH_STOP,
+                num_cached=end.num_cached_tokens,
             )
         )
     return made

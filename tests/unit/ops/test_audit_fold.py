@@ -23,7 +23,7 @@ from tests.unit.ops.little_run import (
     trained,
     version,
 )
-from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS
+from topics.catalog import LEDGER, PROMPTS, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS
 
 Windows = dict[tuple[str, int], tuple[int, int]]
 
@@ -140,6 +140,16 @@ def test_a_sample_that_a_sealed_run_did_not_score_is_named() -> None:
     run = little_run()
     unused(run, 0)
     assert found(report_of(run)) == {(Kind.MISSING_REWARD, "little/0/0 reward exact")}
+
+
+def test_a_sample_that_was_scored_while_the_reward_had_no_weight_is_none() -> None:
+    run = little_run()
+    unused(run, 0)
+    run.put(SHADOW_REWARDS, replace(reward(0, 0), attempt="late", weight=0.0))
+    assert report_of(run).balanced
+    run.take(SHADOW_REWARDS, lambda _: True)
+    run.put(SHADOW_REWARDS, replace(reward(0, 0, name="other"), attempt="late", weight=0.0))
+    assert not report_of(run).balanced
 
 
 def test_a_sample_not_scored_yet_is_no_finding_until_enough_later_ones_are() -> None:

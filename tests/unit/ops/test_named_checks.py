@@ -55,6 +55,11 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
     [
         (["rollout.engine=tourch"], ["no plug-in 'tourch'", "rlweave.engines", "built in: http, scripted, torch"]),
         (["rollout.engine=broken.py:engine"], ["'broken.py:engine' is a int, not a Backend", "takes BackendSettings"]),
+        (["learner.advantage=broken.py:engine"], ["'broken.py:engine'", "is a int, not a function"]),
+        (["learner.algorithm=dpo", "learner.loss.minibatches=2"], ["best and the worst member", "minibatches = 1"]),
+        (["reference.path=nowhere"], ["reference.path = nowhere has no config.json"]),
+        (["environment.plugin=gues"], ["no plug-in 'gues'", "rlweave.environments", "built in: calculator, guess"]),
+        (["environment.plugin=guess", "environment.options.high=-1"], ["refuses its options", "there is none"]),
         (["run.dir=run.toml"], ["run.dir: run.toml/little cannot be written", "is a file, not a folder"]),
         (["run.dir=/proc/rlweave-no"], ["run.dir: /proc/rlweave-no/little cannot be written"]),
         ([*SASL, "kafka.user=me", "kafka.password_file=gone"], ["kafka.password_file: gone cannot be read"]),
@@ -94,6 +99,8 @@ def test_credentials_are_those_of_the_stages_that_run_here() -> None:
     assert refusal(*given, only="rollout") == ""
     assert "users/peer.user cannot be read" in refusal(*given, only="rollout,peer")
     assert "users/admin.user cannot be read" in refusal(*given, only="rollout,scheduler")
+    assert refusal(*given, only="rollout,reference") == "", "there is no reference model to be started"
+    assert "users/reference.user cannot be read" in refusal(*given, "reference={}", only="rollout,reference")
 
 
 @pytest.mark.parametrize(

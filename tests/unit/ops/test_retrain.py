@@ -10,12 +10,14 @@ from typing import cast
 import pytest
 
 from consumers.learner.recorded.history import RecordedHistory
+from consumers.learner.recorded.report import Verdict
 from ops import retrain as command
+from ops.curves import read_curve, write_curves
 from ops.retrain import RetrainRequest, retrain
 from ops.run_file import RunFile, parse_run_file
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from schemas.errors import NotRepeatable, SettingsError
-from tests.unit.consumers.learner.recorded_world import STEPS, RecordedRun, recorded_run
+from tests.unit.consumers.learner.recorded_world import OPTIMIZER, STEPS, RecordedRun, recorded_run
 from topics.memory import MemoryLog
 
 
@@ -122,3 +124,57 @@ def test_folders_in_use_and_the_runs_own_are_refused(run: RecordedRun, run_file:
         with pytest.raises(SettingsError, match=why):
             retrain(run.log, run_file, request=RetrainRequest(into=into), say=lambda _: None)
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["kept"]
+
+
+def test_with_another_rate_the_samples_are_the_same_and_the_training_is_another(
+    run: RecordedRun, run_file: RunFile, tmp_path: Path
+) -> None:
+    def trained(into: str, **changes: object) -> tuple[Verdict, list[dict[str, object]]]:
+        request = RetrainRequest(into=tmp_path / into, changes=changes)
+        return retrain(run.log, run_file, request=request, say=lambda _: None), lines_in(tmp_path / into)
+
+    _, before = trained("as-it-was")
+    same, again = trained("the-runs-own", lr=OPTIMIZER.learning_rate)
+    assert same.same, "a value that the run had is no change"
+    verdict, other = trained("faster", lr=0.05, **{"learner.loss.minibatches": 2})
+    assert verdict.changes == {
+        "learner.optimizer.learning_rate": (str(OPTIMIZER.learning_rate), "0.05"),
+        "learner.loss.minibatches": ("1", "2"),
+    }
+    assert (verdict.same, verdict.num_compared, verdict.last_step) == (False, 0, STEPS)
+    assert [each["num_samples"] for each in other] == [each["num_samples"] for each in before]
+    assert [each["reward_mean"] for each in other] == [each["reward_mean"] for each in before]
+    assert [each["training_digest"] for each in again] == [each["training_digest"] for each in before]
+    assert {each["training_digest"] for each in other[1:]}.isdisjoint(each["training_digest"] for each in before)
+    found = report_in(tmp_path / "faster")
+    assert (found["same"], found["complete"]) == (None, True)
+    curves = [read_curve(tmp_path / name) for name in ("as-it-was", "faster")]
+    assert curves[0].label == "as-it-was (as the run)"
+    assert curves[1].label == "faster (learning_rate = 0.05, minibatches = 2)"
+    assert curves[0].values["loss"] != curves[1].values["loss"]
+    write_curves(curves, tmp_path / "plots" / "both.svg")
+    drawn = (tmp_path / "plots" / "both.svg").read_text()
+    assert all(curve.label in drawn for curve in curves)
+
+
+def test_changes_that_change_nothing_or_are_wrong_are_refused_before_anything_is_trained(
+    run: RecordedRun, run_file: RunFile, tmp_path: Path
+) -> None:
+    wrong: dict[str, object] = {
+        "run.max_staleness": 9,
+        "learner.cloning_source": "x",
+        "learner.optimizer.speed": 1,
+        "learner.seed.more": 1,
+        "lr": -1,
+    }
+    for name, value in wrong.items():
+        with pytest.raises(SettingsError, match="nothing was trained"):
+            retrain(
+                run.log,
+                run_file,
+                request=RetrainRequest(into=tmp_path / "new", changes={name: value}),
+                say=lambda _: None,
+            )
+    with pytest.raises(SettingsError, match="is no folder that"):
+        read_curve(tmp_path)
+    assert not (tmp_path / "new").exists()

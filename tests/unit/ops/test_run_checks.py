@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from ops.demo import TASKS
 from ops.run_checks import check_run
 from ops.run_file import RunFile, load_run_file
 from schemas.errors import SettingsError
@@ -37,6 +39,8 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
             ["run.slots=3", "rollout.replicas=2", "learner.ranks=2"],
             ["rollout.replicas = 2 and learner.ranks = 2 need 4 slots at the start, run.slots = 3"],
         ),
+        (["rewards.sum.plugin=environment"], ["rewards.sum.plugin", "no [environment]"]),
+        (["environment.plugin=guess", "learner.buffer_bytes=8000000"], ["learner.buffer_bytes = 8000000", "13369344"]),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
         (["rollout.engine=http"], ["names 0 server(s)", "rollout.replicas = 1"]),
         ([*HTTP, "rollout.replicas=3", "run.partitions=12"], ["names 2 server(s)", "rollout.replicas = 3"]),
@@ -51,6 +55,14 @@ def test_what_cannot_work_is_refused_with_both_settings(tmp_path: Path, override
     with pytest.raises(SettingsError) as caught:
         check_run(run_file(tmp_path, *overrides))
     assert all(part in caught.value.message for part in parts), caught.value.message
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_demos_work(task: str) -> None:
+    made = load_run_file(Path(str(files("ops") / TASKS[task])))
+    assert check_run(made) == []
+    assert made.model.path == made.run.folder / "model"
+    assert (made.environment is None) == (task == "sums")
 
 
 @pytest.mark.parametrize("limits", [["learner.min_ranks=2"], ["learner.ranks=3", "learner.max_ranks=2"]])

@@ -73,6 +73,9 @@ def test_sections_that_are_left_out_have_defaults(path: Path) -> None:
         ("prompts.top_p=1.5", ["prompts.top_p", "less than or equal to 1", "seen: 1.5"]),
         ("learner.optimizer.learning_rate=0", ["learner.optimizer.learning_rate", "greater than 0"]),
         ("model.dtype=int8", ["model.dtype", "'float32', 'bfloat16' or 'float16'", "seen: 'int8'"]),
+        ("learner.algorithm=ppo2", ["learner.algorithm", "'grpo'", "'step_grpo'", "seen: 'ppo2'"]),
+        ("learner.loss.reference_kl=0.1", ["reference_kl is above 0, and no section [reference]"]),
+        ("learner.optimizer.schedule=cosine", ["learner.optimizer", "needs schedule_steps above warmup_steps = 0"]),
         ('rewards."a b".plugin=x', ["rewards", "'\"a b\"'"]),
         ("prompts.source.kind=reasoning_gym", ["prompts.source", "does not use `files`"]),
     ],
@@ -83,6 +86,13 @@ def test_a_wrong_setting_is_named_with_what_was_seen_and_what_is_allowed(
     said = refusal(path, override)
     assert all(part in said for part in parts), said
     assert str(path) in said
+
+
+def test_bfloat16_arithmetic_and_engines_in_bfloat16_need_a_wire_in_bfloat16(path: Path) -> None:
+    both = ("learner.compute_dtype=bfloat16", "model.dtype=bfloat16")
+    assert 'weights.wire_dtype = "bfloat16"' in refusal(path, *both)
+    load_run_file(path, overrides=(*both, "weights.wire_dtype=bfloat16"))
+    load_run_file(path, overrides=both[:1])
 
 
 def test_all_wrong_settings_are_named_at_once(path: Path) -> None:

@@ -44,6 +44,20 @@ def test_a_learner_whose_ranks_may_change_is_told_how_many_there_are(tmp_path: P
     assert scale_limits(settings, stages=("learner", "peer")) == {"learner": (1, 4)}
 
 
+def test_a_reference_model_is_a_process_where_the_run_file_has_one(tmp_path: Path) -> None:
+    def of(*changes: str) -> list[str]:
+        made = programs(run_file(tmp_path, *changes), settings_file=tmp_path)
+        return [program.name for program in made if program.stage == "reference"]
+
+    assert of() == []
+    assert of("reference={}") == ["reference"]
+    assert of("reference.replicas=2") == ["reference-0", "reference-1"]
+    settings = run_file(tmp_path, 'redis.url="none"')
+    context = make_context(MemoryLog(run="r", data_partitions=2), run=settings.run, stage="reference")
+    with pytest.raises(SettingsError, match="no reference model"):
+        build_stage(StageChoice(stage="reference"), settings, context=context)
+
+
 def test_a_pool_is_held_where_rollouts_and_learner_are(tmp_path: Path) -> None:
     settings = run_file(tmp_path, "run.slots=4")
     assert pool_of(settings, stages=("rollout", "learner", "peer")) == 4

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.engines.backends import Backend
 from pipeline.engines.scripted import ScriptedEngine
+from pipeline.environments.settings import EnvironmentSettings
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
 from pipeline.weights.chunks import ChunkStore
@@ -40,6 +41,7 @@ class Rollouts:
         log: Log | None = None,
         slot: int = 0,
         start: bool = True,
+        environment: Mapping[str, object] | None = None,
         **fields: object,
     ) -> RolloutStage:
         settings = RolloutSettings.model_validate(
@@ -53,6 +55,7 @@ class Rollouts:
                 weights=WeightsSettings(fetch_deadline_s=2.0),
                 slot=slot,
                 backend=Backend(engine=engine, decode=decode_arrays),
+                environment=None if environment is None else EnvironmentSettings.model_validate(environment),
             ),
         )
         self.stages.append(stage)

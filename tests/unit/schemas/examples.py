@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from schemas.evaluation import EvaluatedItem, Evaluation
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import (
     ChunkRef,
@@ -22,6 +23,7 @@ from schemas.records import (
     PartialMember,
     PromptGroup,
     Record,
+    ReferenceScore,
     Reward,
     RewardUse,
     Sample,
@@ -59,6 +61,10 @@ SAMPLE = Sample(
     finish_reason="stop",
     started_unix_ms=NOW_MS,
     finished_unix_ms=NOW_MS + 250,
+    turns=pack_i32([2, 4]),
+    step_rewards=pack_f32([-0.5, 1.0]),
+    environment="guess",
+    environment_facts={"ended": "won"},
 )
 
 REWARD = Reward(
@@ -89,6 +95,18 @@ PROMPT = PromptGroup(
     source_index=107,
     epoch=1,
     created_unix_ms=NOW_MS,
+)
+
+REFERENCE_SCORE = ReferenceScore(
+    run="demo",
+    group=7,
+    member=3,
+    attempt="0f3c",
+    model_digest="ab" * 32,
+    logprobs=pack_f32([-0.5, -0.25, -1.0, -12.5]),
+    sample_offset=41,
+    scored_unix_ms=NOW_MS,
+    producer="reference-0",
 )
 
 PARTIAL = Partial(
@@ -194,11 +212,34 @@ _MANIFEST = Manifest(
     delta_bytes=77,
 )
 
+_EVALUATION = Evaluation(
+    run="demo",
+    name="sums",
+    version=Version(lineage=1, step=6),
+    settings_digest="ab" * 32,
+    mean=0.5,
+    best_mean=1.0,
+    num_prompts=1,
+    num_scored=1,
+    num_failed=1,
+    mean_tokens=2.5,
+    items=(
+        EvaluatedItem(index=0, member=0, value=0.5, num_tokens=3, text=" 5 \u2713"),
+        EvaluatedItem(index=0, member=1, failure="timeout: no value within 1 s", num_tokens=2),
+    ),
+    facts={"engine": "torch"},
+    began_unix_ms=NOW_MS,
+    ended_unix_ms=NOW_MS + 1500,
+    duration_s=1.5,
+    producer="evaluator-0",
+)
+
 EXAMPLES: tuple[Record, ...] = (
     PROMPT,
     SAMPLE,
     PARTIAL,
     REWARD,
+    REFERENCE_SCORE,
     _OUTCOME,
     LineageStarted(
         run="demo",
@@ -226,6 +267,7 @@ EXAMPLES: tuple[Record, ...] = (
         reader="learner-1",
         unix_ms=NOW_MS,
     ),
+    _EVALUATION,
 )
 
 
@@ -238,6 +280,7 @@ def long_sample(num_tokens: int = 1024) -> Sample:
         logprobs=pack_f32(-rng.random(num_tokens)),
         loss_mask=pack_u8(np.ones(num_tokens, np.uint8)),
         version_runs=(VersionRun(num_tokens=num_tokens, version=Version(lineage=1, step=5)),),
+        turns=pack_i32([num_tokens // 2, num_tokens]),
     )
 
 

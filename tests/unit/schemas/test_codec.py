@@ -201,7 +201,7 @@ def test_headers_tell_what_routing_needs() -> None:
     assert dict(headers_of(PROMPT))["sid"] == b"demo/7"
     versions = {type(record).__name__: dict(headers_of(record)).get("ver") for record in EXAMPLES}
     told = {name: version for name, version in versions.items() if version}
-    assert told == {"Sample": b"1.5", "Partial": b"1.5", "Manifest": b"1.6"}
+    assert told == {"Sample": b"1.5", "Partial": b"1.5", "Manifest": b"1.6", "Evaluation": b"1.6"}
 
 
 def test_keys_follow_the_topic_table() -> None:
@@ -211,6 +211,7 @@ def test_keys_follow_the_topic_table() -> None:
         "Sample": b"7",
         "Partial": b"7",
         "Reward": b"7",
+        "ReferenceScore": b"7",
         "Outcome": b"7",
         "LineageStarted": b"lineage",
         "LedgerSealed": b"sealed",
@@ -218,6 +219,7 @@ def test_keys_follow_the_topic_table() -> None:
         "Command": b"rollout/publish",
         "Manifest": b"1.6",
         "DeadLetter": b"7",
+        "Evaluation": b"sums/1.6",
     }
 
 

@@ -86,6 +86,17 @@ class Dialect(Protocol):
         ...
 
 
+def prioritised(request: NewRequest, *, first_is_highest: bool = False) -> dict[str, object]:
+    """The field for a request's priority, nothing for the ordinary one.
+
+    Args:
+        first_is_highest: the server takes higher numbers first.
+    """
+    if request.priority == 0:
+        return {}
+    return {"priority": -request.priority if first_is_highest else request.priority}
+
+
 def descending(values: Iterable[Node]) -> list[float]:
     """Log-probabilities, those of tokens that were filtered out left out."""
     found = [node.value for node in values]

@@ -8,7 +8,7 @@ Nobody says which weights made a token, and there is no route for new ones.
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks, refuse_top_k
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks, prioritised, refuse_top_k
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node
 from pipeline.engines.vllm.exchange import NewRequest
@@ -118,6 +118,7 @@ def _body(request: NewRequest, *, model: str, want_top: bool) -> dict[str, objec
         "seed": request.seed,
         "stop": list(sampling.stop),
         "logprobs": NUM_TOP if want_top else 1,  # some servers take 0 for none
+        **prioritised(request),
     }
 
 

@@ -8,7 +8,7 @@ is why requests are drained before an update. A seed counts only with `--enable-
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, lacks
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, lacks, prioritised
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node, parse
 from pipeline.engines.vllm.exchange import NewRequest
@@ -56,6 +56,7 @@ class SglangDialect:
             "input_ids": request.prompt_tokens,
             "sampling_params": params,
             "return_logprob": True,
+            **prioritised(request, first_is_highest=True),
         }
         return Ask(path=PATH, body={**body, "top_logprobs_num": NUM_TOP} if want_top else body)
 

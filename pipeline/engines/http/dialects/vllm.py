@@ -6,7 +6,7 @@ of the weights that made them (`vllm/entrypoints/scale_out/token_in_token_out/pr
 
 from __future__ import annotations
 
-from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks
+from pipeline.engines.http.dialects.base import NUM_TOP, Ask, descending, first_choice, lacks, prioritised
 from pipeline.engines.http.exchange import Answer, BadAnswer, Scored
 from pipeline.engines.http.reading import Node, parse
 from pipeline.engines.vllm.exchange import NewRequest
@@ -55,7 +55,8 @@ class VllmDialect:
             "detokenize": bool(sampling.stop),
             "logprobs": NUM_TOP if want_top else 0,  # 0: of the sampled token only
         }
-        return Ask(path=PATH, body=_body(request.prompt_tokens, params, model=model, salt=salt))
+        body = _body(request.prompt_tokens, params, model=model, salt=salt)
+        return Ask(path=PATH, body={**body, **prioritised(request)})
 
     def read(self, data: bytes) -> Answer:
         """See `base.Dialect.read`."""

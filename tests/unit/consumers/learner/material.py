@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from consumers.learner.assembler import Assembler
 from consumers.learner.assembler_settings import AssemblerSettings
-from consumers.learner.groups import RewardRule
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.reports import LABELS
 from consumers.learner.staleness import StalenessRule
 from pipeline.history import ClosedSet, Lineages
+from pipeline.reward_rule import RewardRule, RewardTerm
 from schemas.packed import pack_f32, pack_i32, pack_u8
-from schemas.records import LineageStarted, PromptGroup, Record, Reward, Sample, SamplingParams, Version, VersionRun
+from schemas.records import (
+    LineageStarted,
+    PromptGroup,
+    Record,
+    ReferenceScore,
+    Reward,
+    Sample,
+    SamplingParams,
+    Version,
+    VersionRun,
+)
 from topics.clock import ManualClock
 from topics.log import Envelope
 
@@ -104,6 +114,23 @@ def reward(
     )
 
 
+def score(
+    group: int, member: int, *, attempt: str = "a", value: float = -1.0, num_tokens: int = 2, failure: str | None = None
+) -> ReferenceScore:
+    return ReferenceScore(
+        run="r",
+        group=group,
+        member=member,
+        attempt=attempt,
+        model_digest="0" * 64,
+        logprobs=None if failure is not None else pack_f32([value] * num_tokens),
+        failure=failure,
+        sample_offset=0,
+        scored_unix_ms=0,
+        producer="q",
+    )
+
+
 def whole(group: int, *, attempt: str = "a", born: Version = V0, size: int = G) -> list[Record]:
     """Everything a group needs."""
     records: list[Record] = [prompt(group, size=size)]
@@ -115,13 +142,14 @@ def whole(group: int, *, attempt: str = "a", born: Version = V0, size: int = G) 
 
 @dataclass
 class Topics:
-    """Three topics of `P` partitions as lists of envelopes."""
+    """The topics that are joined, of `P` partitions as lists of envelopes."""
 
     logs: dict[tuple[str, int], list[Envelope]] = field(default_factory=dict)
 
     def append(self, record: Record, *, partition: int | None = None) -> Envelope:
-        assert isinstance(record, PromptGroup | Sample | Reward)
-        topic = {PromptGroup: "prompts", Sample: "samples", Reward: "rewards"}[type(record)]
+        assert isinstance(record, PromptGroup | Sample | Reward | ReferenceScore)
+        topics = {PromptGroup: "prompts", Sample: "samples", Reward: "rewards", ReferenceScore: "reference-scores"}
+        topic = topics[type(record)]
         chosen = record.group % P if partition is None else partition
         log = self.logs.setdefault((topic, chosen), [])
         envelope = Envelope(
@@ -158,7 +186,7 @@ def assembler(
     clock: ManualClock | None = None,
     eta: int = 2,
     on_stale: str = "drop",
-    weights: dict[str, float] | None = None,
+    weights: Mapping[str, float | RewardTerm] | None = None,
     min_group_members: int | None = None,
     tree: Lineages | None = None,
     closed: ClosedSet | None = None,
@@ -168,6 +196,9 @@ def assembler(
     vocab_size: int | None = None,
     context_tokens: int | None = None,
     unverified: Literal["train", "drop"] = "train",
+    needs_reference: bool = False,
+    no_signal_limit: int = 0,
+    steps_are_signal: bool = False,
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -180,6 +211,9 @@ def assembler(
             vocab_size=vocab_size,
             context_tokens=context_tokens,
             unverified=unverified,
+            needs_reference=needs_reference,
+            no_signal_limit=no_signal_limit,
+            steps_are_signal=steps_are_signal,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),

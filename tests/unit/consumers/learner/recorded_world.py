@@ -7,17 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from consumers.learner.loss_settings import LossSettings
 from consumers.learner.recorded.history import RecordedHistory, read_history
 from consumers.learner.recorded.report import Verdict
 from consumers.learner.recorded.retrain import Repetition, RetrainSetup
-from consumers.learner.settings import CloningSettings, LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.setup import LearnerSetup
 from pipeline.settings import WeightsSettings
 from pipeline.sources import SourceSettings
 from schemas.packed import pack_i32
 from schemas.records import Version
 from tests.integration.learner_world import SIZE, World, alive, start, step_of, turn_until
-from tests.unit.consumers.learner.material import prompt, reward, sample
+from tests.unit.consumers.learner.material import prompt, reward, sample, score
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
@@ -25,6 +26,7 @@ from topics.memory import MemoryLog
 BORN = Version(lineage=1, step=0)
 NUM_GROUPS = 24
 STEPS = 6
+CHANGED = ("optimizer", "loss", "cloning", "threads", "algorithm", "advantage", "packing", "compute_dtype")
 OPTIMIZER = OptimizerSettings(learning_rate=3e-3, warmup_steps=2)
 
 
@@ -34,12 +36,13 @@ class RecordedRun(World):
 
     learner_settings: LearnerSettings = field(default_factory=LearnerSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)
+    has_reference: bool = False
 
     def _setup(self) -> LearnerSetup:
         setup = super()._setup()
-        changes = {name: getattr(self.learner_settings, name) for name in ("optimizer", "loss", "cloning", "threads")}
+        changes = {name: getattr(self.learner_settings, name) for name in CHANGED}
         settings = setup.settings.model_copy(update={**changes, "micro_batch_tokens": 40})
-        return replace(setup, settings=settings, weights=self.weights)
+        return replace(setup, settings=settings, weights=self.weights, has_reference=self.has_reference)
 
     def tell(self, *, born: Version) -> None:
         """Everything the other stages write: the members of a group differ in length, tokens and reward."""
@@ -49,6 +52,8 @@ class RecordedRun(World):
                 tokens = pack_i32([(7 * number + 3 * member + 1) % 30, (number + member) % 30])
                 made = replace(sample(number, member, born=born), completion_tokens=tokens)
                 self.write(made, reward(number, member, value=((number + 1) * (member + 2) % 5) / 4))
+                if self.has_reference:
+                    self.write(score(number, member, value=-0.25 * (1 + (number + member) % 7)))
 
     def live(self, *, until: int) -> None:
         """A learner that dies after a step; after the last one it ends in order."""
@@ -79,6 +84,7 @@ class RecordedRun(World):
             weights=setup.weights,
             seed=0,
             checkpoints=self.folder / self.log.run / "checkpoints",
+            has_reference=self.has_reference,
         )
 
     def history(self, *, until_step: int | None = None) -> RecordedHistory:
@@ -109,6 +115,8 @@ def recorded_run(
     cloning_steps: int = 0,
     weights: WeightsSettings | None = None,
     born: Version = BORN,
+    learner: LearnerSettings | None = None,
+    has_reference: bool = False,
 ) -> RecordedRun:
     """A run that has not begun."""
     demonstrations = folder / "demonstrations.jsonl"
@@ -128,7 +136,8 @@ def recorded_run(
         model,
         max_steps=STEPS,
         every_steps=2,
-        learner_settings=settings,
+        learner_settings=settings if learner is None else learner,
+        has_reference=has_reference,
         weights=WeightsSettings() if weights is None else weights,
     )
     run.tell(born=born)

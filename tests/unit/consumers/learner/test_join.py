@@ -66,7 +66,7 @@ def test_rewards_are_weighted_and_unknown_ones_counted() -> None:
 
 
 def test_no_required_reward_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one reward"):
+    with pytest.raises(ValueError, match="at least one required reward"):
         assembler(weights={})
 
 

@@ -232,7 +232,7 @@ def test_outcomes_are_counted_by_result_and_reason() -> None:
 def test_settings_come_from_the_run_without_shadow_rewards() -> None:
     run = RunSettings(name="r", max_staleness=3, on_stale="wait", min_group_members=2, group_deadline_s=7)
     made = AssemblerSettings.of_run(
-        run, weights={"a": 1.0, "shadow": 0.0}, buffer_bytes=5, vocab_size=9, unverified="drop"
+        run, rewards={"a": 1.0, "shadow": 0.0}, buffer_bytes=5, vocab_size=9, unverified="drop"
     )
     assert list(made.rewards.weights) == ["a"]
     assert (made.staleness.max_age, made.staleness.on_stale) == (3, "wait")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consumers.learner.advantages import batch_advantages
+from consumers.learner.advantages import BUILT_IN, batch_advantages
 from consumers.learner.batch import Batch
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.trainer import Trainer
@@ -43,8 +43,8 @@ def records() -> list[Record]:
 
 
 def advantages_of(batch: Batch) -> dict[int, list[float]]:
-    values = iter(batch_advantages(batch, scale_by_std=True).tolist())
-    return {group.group: [next(values) for _ in group.members] for group in batch.groups}
+    values = batch_advantages(batch, BUILT_IN["grpo"])
+    return {group.group: [float(next(values)[0]) for _ in group.members] for group in batch.groups}
 
 
 def reference(group: int) -> list[float]:

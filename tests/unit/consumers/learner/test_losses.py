@@ -1,4 +1,4 @@
-"""The policy loss against an independent float64 reference."""
+"""Losses against an independent float64 reference, and what each of them must never do."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ import math
 import pytest
 import torch
 
-from consumers.learner.losses import LossTerms, TokenTerms, cross_entropy_loss, grpo_loss
+from consumers.learner.loss_settings import AlgorithmName, LossSettings
+from consumers.learner.losses import (
+    TokenLoss,
+    TokenTerms,
+    clipped_loss,
+    cross_entropy_loss,
+    gspo_loss,
+    importance_weights,
+    reference_kl,
+    reinforce_loss,
+    row_weights,
+)
+from ops.bench.algorithms.case import make_case
+from ops.bench.algorithms.compare import compare, names
 
+MOST_APART = 1e-6  # relative; float32 sums over some hundred tokens
 NEW = [-0.5, -1.2, -0.1, -2.0, -0.7]
 PROXIMAL = [-0.9, -1.0, -0.1, -1.0, -0.7]
 BEHAVIOUR = [-1.9, -1.0, -0.4, -1.1, -0.2]
 ADVANTAGES = [1.0, -1.0, 0.5, -2.0, 1.5]
 MASK = [1.0, 1.0, 1.0, 1.0, 0.0]
+ROWS = [0, 0, 0, 1, 1]
 
 
-def reference(*, clip_low: float, clip_high: float, cap: float) -> float:
-    total = 0.0
-    for new, proximal, behaviour, advantage, mask in zip(NEW, PROXIMAL, BEHAVIOUR, ADVANTAGES, MASK, strict=True):
-        ratio = math.exp(new - proximal)
-        weight = min(math.exp(proximal - behaviour), cap)
-        clipped = min(max(ratio, 1 - clip_low), 1 + clip_high)
-        total += mask * weight * min(ratio * advantage, clipped * advantage)
-    return -total / sum(MASK)
+@pytest.mark.parametrize("with_reference", [False, True])
+@pytest.mark.parametrize("has_turns", [False, True])
+@pytest.mark.parametrize("algorithm", names())
+def test_equals_the_float64_reference(algorithm: AlgorithmName, has_turns: bool, with_reference: bool) -> None:
+    """Advantages, loss, normaliser and gradient together, from rewards to the derivative of every log-probability."""
+    errors = compare(algorithm, make_case(seed=6, has_turns=has_turns), with_reference=with_reference)
+    assert errors.loss < MOST_APART
+    assert errors.gradient < MOST_APART
 
 
-def loss_of(new: list[float], *, cap: float = 2.0) -> tuple[LossTerms, torch.Tensor]:
+def terms_of(new: list[float]) -> tuple[TokenTerms, torch.Tensor]:
     parameter = torch.tensor(new, dtype=torch.float64, requires_grad=True)
     terms = TokenTerms(
         new_logprobs=parameter,
@@ -34,41 +49,100 @@ def loss_of(new: list[float], *, cap: float = 2.0) -> tuple[LossTerms, torch.Ten
         behaviour_logprobs=torch.tensor(BEHAVIOUR, dtype=torch.float64),
         advantages=torch.tensor(ADVANTAGES, dtype=torch.float64),
         mask=torch.tensor(MASK, dtype=torch.float64),
+        rows=torch.tensor(ROWS),
     )
-    return grpo_loss(terms, num_tokens=4, clip_low=0.2, clip_high=0.2, importance_cap=cap), parameter
+    return terms, parameter
 
 
-@pytest.mark.parametrize("cap", [0.5, 2.0, 100.0])
-def test_equals_the_reference(cap: float) -> None:
-    loss, _ = loss_of(NEW, cap=cap)
-    assert loss.loss.item() == pytest.approx(reference(clip_low=0.2, clip_high=0.2, cap=cap), rel=1e-12)
+def slopes(loss: TokenLoss, terms: TokenTerms, parameter: torch.Tensor) -> list[float]:
+    (loss.values * terms.mask).sum().backward()  # type: ignore[no-untyped-call]
+    assert parameter.grad is not None
+    found: list[float] = parameter.grad.tolist()
+    return found
 
 
-def test_counts_what_was_clipped_and_capped() -> None:
-    loss, _ = loss_of(NEW)
+def test_says_what_was_clipped_and_capped() -> None:
+    terms, _ = terms_of(NEW)
+    loss = clipped_loss(terms, LossSettings())
+    assert loss.clipped is not None
+    assert loss.capped is not None
     # Token 0: ratio 1.49 with a positive advantage; token 3: ratio 0.37 with a negative one.
-    assert loss.clipped_tokens.item() == 2
-    assert loss.capped_tokens.item() == 1  # token 0: exp(1.0)
-    assert loss.mismatch_sum.item() == pytest.approx(1.0 + 0.0 + 0.3 + 0.1)
+    assert loss.clipped.tolist() == [True, False, False, True, False]
+    assert loss.capped.tolist() == [True, False, False, False, False]  # token 0: exp(1.0)
 
 
 def test_no_gradient_through_masked_and_clipped_tokens() -> None:
-    loss, parameter = loss_of(NEW)
-    loss.loss.backward()  # type: ignore[no-untyped-call]
-    assert parameter.grad is not None
-    gradient = parameter.grad.tolist()
+    terms, parameter = terms_of(NEW)
+    gradient = slopes(clipped_loss(terms, LossSettings()), terms, parameter)
     assert gradient[0] == gradient[3] == gradient[4] == 0.0
     assert gradient[1] != 0.0
 
 
 def test_gradient_on_policy_is_that_of_weighted_log_likelihood() -> None:
-    loss, parameter = loss_of(PROXIMAL)
-    loss.loss.backward()  # type: ignore[no-untyped-call]
-    assert parameter.grad is not None
+    terms, parameter = terms_of(PROXIMAL)
     expected = [
-        -min(math.exp(p - b), 2.0) * a * m / 4 for p, b, a, m in zip(PROXIMAL, BEHAVIOUR, ADVANTAGES, MASK, strict=True)
+        -min(math.exp(p - b), 2.0) * a * m for p, b, a, m in zip(PROXIMAL, BEHAVIOUR, ADVANTAGES, MASK, strict=True)
     ]
-    assert parameter.grad.tolist() == pytest.approx(expected, rel=1e-12)
+    assert slopes(clipped_loss(terms, LossSettings()), terms, parameter) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("none", [1.0] * 5),
+        ("full", [math.exp(p - b) for p, b in zip(PROXIMAL, BEHAVIOUR, strict=True)]),
+        ("token", [min(2.0, math.exp(p - b)) for p, b in zip(PROXIMAL, BEHAVIOUR, strict=True)]),
+        (
+            "sequence",
+            [2.0, 2.0, 2.0, math.exp(0.1), math.exp(0.1)],
+        ),  # exp(1.3) meets the cap; the masked one is left out
+    ],
+)
+def test_importance_weights_by_level(level: str, expected: list[float]) -> None:
+    terms, _ = terms_of(NEW)
+    weights, capped = importance_weights(terms, level=level, cap=2.0)
+    assert weights.tolist() == pytest.approx(expected)
+    assert bool(capped.any()) == (level in ("token", "sequence"))
+
+
+def test_weights_of_reinforce_carry_no_gradient() -> None:
+    terms, parameter = terms_of(BEHAVIOUR)
+    gradient = slopes(reinforce_loss(terms, LossSettings()), terms, parameter)
+    assert gradient == pytest.approx([-a * m for a, m in zip(ADVANTAGES, MASK, strict=True)])
+
+
+def test_gspo_moves_all_trained_tokens_of_a_sequence_alike() -> None:
+    terms, parameter = terms_of(BEHAVIOUR)
+    gradient = slopes(gspo_loss(terms, LossSettings()), terms, parameter)
+    assert gradient[0] == gradient[1] == gradient[2] == pytest.approx(-(1.0 - 1.0 + 0.5) / 3)
+    assert gradient[4] == 0.0
+
+
+def test_divergence_is_never_negative_and_zero_where_both_agree() -> None:
+    terms, parameter = terms_of(NEW)
+    assert reference_kl(terms) is None
+    agrees = TokenTerms(**{**vars(terms), "reference_logprobs": parameter.detach()})
+    apart = TokenTerms(**{**vars(terms), "reference_logprobs": terms.behaviour_logprobs})
+    found, other = reference_kl(agrees), reference_kl(apart)
+    assert found is not None
+    assert other is not None
+    assert found.tolist() == [0.0] * 5
+    assert bool((other > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "expected"),
+    [
+        ("token", [1, 1, 1, 1, 0]),
+        ("sequence_sum", [1, 1, 1, 1, 0]),
+        ("sequence", [1 / 3, 1 / 3, 1 / 3, 1, 0]),
+        ("constant", [1 / 8, 1 / 8, 1 / 8, 1 / 16, 0]),
+    ],
+)
+def test_normalisers_weigh_tokens(normaliser: str, expected: list[float]) -> None:
+    terms, _ = terms_of(NEW)
+    constants = torch.tensor([8.0, 16.0], dtype=torch.float64)
+    assert row_weights(terms, normaliser=normaliser, constants=constants).tolist() == pytest.approx(expected)
 
 
 def test_cross_entropy_is_the_masked_mean() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from consumers.learner import checkpoint
 from consumers.learner.batch import Batch, TrainGroup, TrainMember
+from consumers.learner.forward import Forward
+from consumers.learner.loss_settings import AlgorithmName, LossSettings
 from consumers.learner.recovery import put_back, snapshot_of
-from consumers.learner.settings import LearnerSettings, LossSettings, OptimizerSettings
-from consumers.learner.tensors import completion_logprobs, micro_batches, rows_of
+from consumers.learner.settings import LearnerSettings, OptimizerSettings
+from consumers.learner.tensors import micro_batches, rows_of
 from consumers.learner.trainer import Trainer
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.settings import ModelSettings
@@ -43,11 +46,25 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trainer(model_dir: Path, *, minibatches: int = 1, micro_batch_tokens: int = 16_384) -> Trainer:
+def trainer(
+    model_dir: Path,
+    *,
+    minibatches: int = 1,
+    micro_batch_tokens: int = 16_384,
+    packing: bool = False,
+    compute_dtype: Literal["model", "bfloat16"] = "model",
+    algorithm: AlgorithmName = "grpo",
+    advantage: str | None = None,
+    loss: LossSettings | None = None,
+) -> Trainer:
     settings = LearnerSettings(
         micro_batch_tokens=micro_batch_tokens,
         optimizer=OptimizerSettings(learning_rate=1e-3),
-        loss=LossSettings(minibatches=minibatches),
+        loss=LossSettings(minibatches=minibatches) if loss is None else loss,
+        packing=packing,
+        compute_dtype=compute_dtype,
+        algorithm=algorithm,
+        advantage=advantage,
     )
     return Trainer(settings, ModelSettings(path=model_dir), seed=11)
 
@@ -108,6 +125,41 @@ def test_the_same_batch_gives_the_same_bits(model_dir: Path) -> None:
     assert torch.equal(weights(first), weights(second))
 
 
+def test_what_the_environment_said_trains_nothing_and_its_log_probabilities_are_not_looked_at(model_dir: Path) -> None:
+    plain, other, without = (trainer(model_dir) for _ in range(3))
+    stats = plain.step(_masked(batch(), logprob=0.0))
+    assert stats.num_tokens == batch().num_samples
+    other.step(_masked(batch(), logprob=-9.0))
+    assert torch.equal(weights(plain), weights(other))
+    without.step(batch())
+    assert not torch.equal(weights(plain), weights(without))
+
+
+def test_a_mask_that_was_left_out_trains_every_token(model_dir: Path) -> None:
+    plain, without = trainer(model_dir), trainer(model_dir)
+    plain.step(batch())
+    without.step(_changed(batch(), lambda each: replace(each, loss_mask=b"")))
+    assert torch.equal(weights(plain), weights(without))
+
+
+def _masked(whole: Batch, *, logprob: float) -> Batch:
+    """Only the last token of each completion is the model's own; the others have this log-probability."""
+
+    def change(each: Sample) -> Sample:
+        count = len(each.completion_tokens) // 4 - 1
+        return replace(each, loss_mask=pack_u8([0] * count + [1]), logprobs=pack_f32([logprob] * count + [-3.0]))
+
+    return _changed(whole, change)
+
+
+def _changed(whole: Batch, change: Callable[[Sample], Sample]) -> Batch:
+    groups = [
+        replace(group, members=tuple(replace(each, sample=change(each.sample)) for each in group.members))
+        for group in whole.groups
+    ]
+    return replace(whole, groups=tuple(groups))
+
+
 def test_dropout_is_a_function_of_the_step_so_a_restored_trainer_draws_what_the_first_one_drew(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -149,19 +201,19 @@ def test_better_samples_become_likelier(model_dir: Path) -> None:
     one = trainer(model_dir)
     rows = rows_of([sample(0, [8, 9], prompt=range(4, 7))], device=torch.device("cpu"))
     with torch.no_grad():
-        before = completion_logprobs(one.model, rows).sum().item()
+        before = Forward(one.model).logprobs(rows).sum().item()
     for _ in range(5):
         one.step(batch())
     with torch.no_grad():
-        assert completion_logprobs(one.model, rows).sum().item() > before
+        assert Forward(one.model).logprobs(rows).sum().item() > before
 
 
 def test_padding_and_company_do_not_change_log_probabilities(model_dir: Path) -> None:
     one = trainer(model_dir)
     short, long = sample(0, [8, 9]), sample(1, [10, 11, 12, 13, 14], prompt=range(4, 20))
     with torch.no_grad():
-        alone = completion_logprobs(one.model, rows_of([short], device=one.device))
-        together = completion_logprobs(one.model, rows_of([long, short], device=one.device))
+        alone = Forward(one.model).logprobs(rows_of([short], device=one.device))
+        together = Forward(one.model).logprobs(rows_of([long, short], device=one.device))
     assert together[-2:].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
 
 

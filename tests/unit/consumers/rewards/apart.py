@@ -94,3 +94,12 @@ class SlowToLoad:
 
     def score(self, sample: Sample) -> float:
         return 0.0
+
+
+class OnlyOne:
+    """To be loaded in one process."""
+
+    max_workers = 1
+
+    async def score(self, sample: Sample) -> float:
+        return float(os.getpid())

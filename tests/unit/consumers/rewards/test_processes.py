@@ -241,3 +241,10 @@ def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) ->
     consumer.wait(10)
     consumer.stdout.close()
     until(lambda: ended(pid), what="the scorer to end")
+
+
+def test_a_plugin_that_is_to_be_loaded_once_is(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(50)))
+    stage = rig.stage(plugin=f"{APART}:OnlyOne", isolation="process", num_workers=4)
+    assert len({one.value for one in score(rig, 50, stage).values()}) == 1
+    assert pool_of(stage).num_processes == 1

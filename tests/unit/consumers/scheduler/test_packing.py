@@ -33,6 +33,10 @@ def engine(name: str, running: int, *, slots: int = 32, prompts: int = 1, silent
     )
 
 
+def parked(one: InstanceSeen) -> InstanceSeen:
+    return replace(one, gauges={**one.gauges, "parked_sequences": 1.0})
+
+
 def run(*engines: InstanceSeen, lag: int | None = None, packed_s: float | None = None) -> Snapshot:
     taken = sum(int(one.gauges.get("prompts_in_flight", 0)) for one in engines)
     standing = Standing(heartbeat_s=NOW_S)
@@ -70,6 +74,7 @@ def test_the_engines_with_the_least_give_up_to_the_fewest_that_hold_it_all() -> 
         ("a prompt waits", run(engine("a", 1), engine("b", 1), lag=3), SETTINGS),
         ("one is silent", run(engine("a", 1), engine("b", 1, silent_s=11.0)), SETTINGS),
         ("one has not said", run(engine("a", 1), replace(engine("b", 1), gauges={})), SETTINGS),
+        ("one waits for its environment", run(engine("a", 1), parked(engine("b", 1))), SETTINGS),
         ("lag unknown", replace(run(engine("a", 1), engine("b", 1)), lag={LAG: None}), SETTINGS),
         ("lag not measured", replace(run(engine("a", 1), engine("b", 1)), lag={}), SETTINGS),
         ("a moment ago", run(engine("a", 1), engine("b", 1), packed_s=NOW_S - 19.0), SETTINGS),

@@ -22,7 +22,15 @@ def version(lineage: int, step: int) -> Version:
     return Version(lineage=lineage, step=step)
 
 
-def reward(*, breaker: int = 0, weight: float = 1.0, silent_s: float = 0.0, instance: str = "reward-1") -> InstanceSeen:
+def reward(
+    *,
+    breaker: int = 0,
+    weight: float = 1.0,
+    silent_s: float = 0.0,
+    instance: str = "reward-1",
+    required: int | None = None,
+) -> InstanceSeen:
+    said = {} if required is None else {"reward_required": required}
     return InstanceSeen(
         stage="reward",
         instance=instance,
@@ -30,7 +38,7 @@ def reward(*, breaker: int = 0, weight: float = 1.0, silent_s: float = 0.0, inst
         phase_since_s=NOW_S,
         heard_s=NOW_S - silent_s,
         seq=1,
-        gauges={f"reward_weight{{reward=math,group={GROUP}}}": weight, "breaker_open": breaker},
+        gauges={f"reward_weight{{reward=math,group={GROUP}}}": weight, "breaker_open": breaker} | said,
     )
 
 
@@ -91,6 +99,8 @@ PAUSE, LIFT = ["prompts/rate 0.0"], ["prompts/rate None"]
         (snapshot(reward(breaker=1), rate=0.0), []),
         (snapshot(reward(breaker=0), rate=0.0), LIFT),
         (snapshot(reward(breaker=1, weight=0.0)), []),
+        (snapshot(reward(breaker=1, weight=0.0, required=1)), PAUSE),  # a gate
+        (snapshot(reward(breaker=1, weight=1.0, required=0)), []),  # an optional one
         (snapshot(reward(breaker=1, silent_s=11.0)), []),
         (snapshot(reward(breaker=1, silent_s=11.0), rate=0.0), []),
         (snapshot(reward(breaker=0), reward(breaker=1, instance="reward-2"), rate=0.0), []),

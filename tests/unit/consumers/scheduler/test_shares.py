@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.scheduler.signals import Signals
-from consumers.scheduler.snapshot import Snapshot, Standing
+from consumers.scheduler.snapshot import Parked, Snapshot, Standing
 from consumers.scheduler.stage_clock import MOST_NAMES
 from pipeline.history import LedgerView
 from schemas.records import StageEvent
@@ -24,8 +24,8 @@ def ended(seq: int, name: str, spent_s: float, **values: object) -> StageEvent:
     return event(seq, "phase_ended", name, gauges={"spent_s": spent_s}, **values)
 
 
-def beat(seq: int, running: float, free: float) -> StageEvent:
-    gauges = {"running_sequences": running, "free_slots": free}
+def beat(seq: int, running: float, free: float, **more: float) -> StageEvent:
+    gauges = {"running_sequences": running, "free_slots": free, **more}
     return event(seq, "heartbeat", "heartbeat", stage="rollout", instance="rollout-1", gauges=gauges)
 
 
@@ -56,6 +56,21 @@ def test_who_was_just_heard_of_counts_since_then() -> None:
 def test_the_share_of_slots_is_over_the_window() -> None:
     assert at(20.0, (9.0, beat(0, 0, 16)), (12.0, beat(1, 16, 0)), (19.0, beat(2, 8, 8))).slot_use == 0.75
     assert at(20.0).slot_use is None
+
+
+@pytest.mark.parametrize(
+    ("running", "free", "parked", "use"), [(0, 16, 16, 1.0), (4, 12, 4, 0.5), (0, 0, 3, 1.0), (2, 6, 100, 1.0)]
+)
+def test_what_is_parked_is_warm_and_not_free(running: int, free: int, parked: int, use: float) -> None:
+    found = at(20.0, (19.0, beat(0, running, free, parked_sequences=parked, parked_return_s=1.5)))
+    assert found.slot_use == use
+    assert found.free_slots() == max(0, free - parked)
+    assert found.parked() == Parked(sequences=parked, return_s=1.5)
+
+
+def test_nothing_parked_is_no_signal() -> None:
+    found = at(20.0, (19.0, beat(0, 4, 12, parked_sequences=0)))
+    assert (found.parked(), found.free_slots()) == (None, 12)
 
 
 def test_foreign_names_take_no_room_without_end() -> None:

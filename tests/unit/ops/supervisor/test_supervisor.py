@@ -211,7 +211,7 @@ def test_rewards_that_do_not_finish_are_stopped_when_the_time_for_it_is_over(wor
     world.ends = Ends(drained=False)
     supervisor = world.supervisor(drain_s=0.3)
     assert supervisor.run() == 0
-    assert "rewards did not finish within 0.3 s" in "".join(world.said)
+    assert "rewards or evaluations did not finish within 0.3 s" in "".join(world.said)
     assert reward.read_text() == "stopped"
     assert not learner.exists()
     assert none_left(supervisor)

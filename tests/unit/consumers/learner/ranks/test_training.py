@@ -13,12 +13,14 @@ import torch
 import torch.distributed as dist
 
 from consumers.learner.batch import Batch, BatchPlan, PlannedGroup, TrainGroup, TrainMember
+from consumers.learner.loss_settings import AlgorithmName, LossSettings
 from consumers.learner.ranks import gradients as gradients_module
 from consumers.learner.ranks.gradients import GroupTeam, check_replicated
 from consumers.learner.ranks.group import RankGroup
-from consumers.learner.settings import LearnerSettings, LossSettings, OptimizerSettings
+from consumers.learner.settings import LearnerSettings, OptimizerSettings
+from consumers.learner.step_stats import StepStats
 from consumers.learner.tensors import rows_of
-from consumers.learner.trainer import StepStats, Trainer
+from consumers.learner.trainer import Trainer
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from pipeline.settings import ModelSettings
 from schemas.errors import RanksDiverged, SettingsError, TrainingError
@@ -38,8 +40,9 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trainer(model_dir: Path, *, minibatches: int = 1) -> Trainer:
+def trainer(model_dir: Path, *, minibatches: int = 1, algorithm: AlgorithmName = "grpo") -> Trainer:
     settings = LearnerSettings(
+        algorithm=algorithm,
         micro_batch_tokens=64,
         optimizer=OptimizerSettings(learning_rate=1e-3, weight_decay=0.1),
         loss=LossSettings(minibatches=minibatches),
@@ -88,8 +91,8 @@ def weights(of: Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in of.model.parameters()])
 
 
-def alone(model_dir: Path, *, minibatches: int) -> tuple[torch.Tensor, StepStats]:
-    one = trainer(model_dir, minibatches=minibatches)
+def alone(model_dir: Path, *, minibatches: int, algorithm: AlgorithmName = "grpo") -> tuple[torch.Tensor, StepStats]:
+    one = trainer(model_dir, minibatches=minibatches, algorithm=algorithm)
     stats = [one.step(Batch(step=step, groups=tuple(groups))) for step, groups in enumerate(batches(), start=1)]
     return weights(one), stats[-1]
 
@@ -118,6 +121,24 @@ def test_the_weights_are_those_of_one_rank(model_dir: Path, minibatches: int, nu
         assert stats.num_tokens == wanted_stats.num_tokens
         for name in ("loss", "grad_norm", "reward_mean", "clipped_share", "mismatch_mean"):
             assert getattr(stats, name) == pytest.approx(getattr(wanted_stats, name), abs=1e-5), name
+
+
+@pytest.mark.parametrize("algorithm", ["dr_grpo", "rloo", "gspo", "dpo", "sft"])
+def test_every_normaliser_counts_over_all_ranks(model_dir: Path, algorithm: AlgorithmName) -> None:
+    owner = {each.group: each.group % 2 for groups in batches() for each in groups}
+
+    def work(group: RankGroup) -> tuple[torch.Tensor, StepStats]:
+        one = trainer(model_dir, algorithm=algorithm)
+        one.team = GroupTeam(group, compare_every=1, step=0)
+        for step, groups in enumerate(batches(), start=1):
+            stats = one.step(share(groups, step=step, rank=group.rank, owner=owner))
+        return weights(one), stats
+
+    wanted, wanted_stats = alone(model_dir, minibatches=1, algorithm=algorithm)
+    found, stats = together(2, work)[0]
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-5), (found - wanted).abs().max()
+    assert stats.loss == pytest.approx(wanted_stats.loss, abs=1e-5)
+    assert stats.own == pytest.approx(wanted_stats.own, abs=1e-5)
 
 
 def test_a_window_is_open_while_gradients_are_under_way_and_not_before_or_after(model_dir: Path) -> None:

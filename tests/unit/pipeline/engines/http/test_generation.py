@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.engines.base import EngineState, Generation
+from pipeline.engines.base import EVALUATION, EngineState, Generation
 from pipeline.engines.http.engine import HttpEngine
 from pipeline.engines.http.exchange import Meaning
 from pipeline.engines.model_dir import load_model, load_tokenizer, named_state
@@ -181,3 +182,23 @@ def test_sampled_log_probabilities_are_of_the_distribution_drawn_from(
     }
     assert {each.logprobs_kind for each in done.values()} == {"processed"}
     assert all(np.isfinite(each.logprobs).all() for each in done.values())
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("vllm", 1), ("sglang", -1), ("openai", 1)])
+def test_requests_of_the_class_that_yields_carry_a_lower_priority_and_no_others(
+    folder: Path, serve: Serve, connect: Connect, tmp_path: Path, kind: str, waits: int
+) -> None:
+    server = serve(kind=kind)
+    engine = connect(server, yields="evaluation", update_dir=tmp_path if kind == "sglang" else None)
+    engine.load(V1, own_weights(folder))
+    server.asked.clear()
+    mine = request("rollout", prompt=(5, 6))
+    run(engine, [mine, replace(request("evaluation", prompt=(7, 8)), traffic=EVALUATION)])
+    sent = {
+        str(body.get("prompt_tokens", body.get("prompt", body.get("input_ids", body.get("token_ids"))))): body
+        for _, body in server.asked
+    }
+    assert {tokens: body.get("priority") for tokens, body in sent.items() if tokens in ("[5, 6]", "[7, 8]")} == {
+        "[5, 6]": None,
+        "[7, 8]": waits,
+    }

@@ -1,0 +1,1 @@
+"""The evaluator: published versions on evaluation sets, beside training."""

@@ -1,0 +1,1 @@
+"""Each algorithm against its float64 reference, and on the demo task."""

@@ -1,0 +1,1 @@
+"""`rlweave bench rewards`: broken scorers beside good ones, and scoring the past beside training."""

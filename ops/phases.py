@@ -1,0 +1,344 @@
+"""A run in phases: cloning, RL, RL with another reward, one after the other, unattended.
+
+Role: behind `rlweave up` and `runs resume` when the run file has `[[phases]]`.
+Order, per phase: (1) the run file with what the phase sets; (2) the stages run until the learner has done the phase's
+steps, which seals the ledger, or until another rule is met; (3) then they are stopped in order and run once more with
+the step they came to as the last one, so that every open group gets its outcome and the ledger is sealed; (4) the end
+is noted in `phases.json`, and the next phase begins from there.
+Data in: the run file, `events`, the ledger's seal. Data out: `phases.json`; settings of the stages.
+Invariants: no group is open at a boundary, so nothing made for one phase is trained in the next. What was trained is in
+the ledger and the checkpoints as in any run: a phase boundary is an end and a new start of the same run, so a death at
+any moment is one, too. A phase that is noted as over is never run again.
+Failure: the exit code of the launch that failed; started again, the run goes on in the phase it was in.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+import click
+import orjson
+from pydantic import JsonValue
+
+from ops.phase_settings import PhaseSettings, StopRule
+from ops.run_checks import check_run
+from ops.run_file import RunFile, Toml, parse_run_file, save_run_file
+from pipeline.stage import StopSignal
+from schemas.errors import SettingsError
+from schemas.records import LedgerSealed, StageEvent
+
+BOOK_FILE, BASE_FILE = "phases.json", "phases-settings.json"
+_SAVE_EVERY_S = 5.0
+
+
+@dataclass(kw_only=True)
+class PhaseProgress:
+    """What is known of one phase; kept in `phases.json`."""
+
+    name: str
+    first_step: int = 0  # done when it began
+    sealed_lineage: int = 0  # of the seal of the phase before; a later one is our own
+    last_step: int | None = None  # done when it was over; None: it is not
+    last_lineage: int = 0  # of the seal it ended with
+    reason: str = ""  # why it was over
+    closing_at: int | None = None  # a rule was met at this step: only the sealing is left
+    time_s: float = 0.0  # at work
+    tokens: dict[str, int] = field(default_factory=dict)  # trained, by step
+    rewards: dict[str, float] = field(default_factory=dict)  # mean of the trained samples, by step
+
+    def add(self, event: StageEvent, *, keep_rewards: int) -> None:
+        """Take in a step of the learner; one that was made again after a death replaces the first."""
+        if event.stage != "learner" or event.kind != "notice" or event.name != "step":
+            return
+        step, tokens = event.gauges.get("step"), event.gauges.get("num_tokens")
+        reward = event.gauges.get("reward_mean")
+        if step is None or not math.isfinite(step) or step <= self.first_step:
+            return
+        number = int(step)
+        for kept in (self.tokens, self.rewards):
+            for later in [each for each in kept if int(each) >= number]:
+                del kept[later]
+        if tokens is not None and math.isfinite(tokens):
+            self.tokens[str(number)] = int(tokens)
+        if reward is not None and math.isfinite(reward):
+            self.rewards[str(number)] = reward
+            for old in sorted(self.rewards, key=int)[:-keep_rewards]:
+                del self.rewards[old]
+
+    def met(self, rule: StopRule) -> str:
+        """Which rule is met, for people; empty: none. `steps` is the learner's own matter."""
+        if rule.reward is not None and len(self.rewards) >= rule.reward_steps:
+            last = [self.rewards[each] for each in sorted(self.rewards, key=int)[-rule.reward_steps :]]
+            mean = math.fsum(last) / len(last)
+            if mean >= rule.reward:
+                return f"reward {mean:.3f} over {rule.reward_steps} steps reached {rule.reward:g}"
+        if rule.tokens is not None and sum(self.tokens.values()) >= rule.tokens:
+            return f"{sum(self.tokens.values())} tokens were trained on, of {rule.tokens}"
+        if rule.time_s is not None and self.time_s >= rule.time_s:
+            return f"{self.time_s:.0f} s have passed, of {rule.time_s:g}"
+        return ""
+
+
+class PhaseBook:
+    """`phases.json`: written whole or not at all."""
+
+    def __init__(self, folder: Path, phases: Sequence[PhaseSettings]) -> None:
+        """Read it; phases that are not in it have not begun.
+
+        Raises:
+            SettingsError: it is damaged, or phases that are over are not those of the run file.
+        """
+        self._path = folder / BOOK_FILE
+        self._phases = list(phases)
+        self.progress = self._read()
+        names = [each.name for each in self.progress]
+        if names != [phase.name for phase in phases][: len(names)]:
+            raise SettingsError(
+                f"{self._path} has the phases {', '.join(names)}; the run file begins with others",
+                hint="phases that were begun keep their names and order; add further ones after them",
+            )
+
+    @property
+    def current(self) -> tuple[PhaseSettings, PhaseProgress] | None:
+        """The phase to run, begun if it was not; None: all are over."""
+        for number, phase in enumerate(self._phases):
+            if number == len(self.progress):
+                self.progress.append(_after(self.progress[-1] if self.progress else None, name=phase.name))
+            if self.progress[number].last_step is None:
+                return phase, self.progress[number]
+        return None
+
+    def save(self) -> None:
+        """Write it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_name(f".{self._path.name}.tmp")
+        aside.write_bytes(orjson.dumps([asdict(each) for each in self.progress], option=orjson.OPT_INDENT_2))
+        aside.replace(self._path)
+
+    def _read(self) -> list[PhaseProgress]:
+        if not self._path.exists():
+            return []
+        try:
+            return [PhaseProgress(**each) for each in orjson.loads(self._path.read_bytes())]
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingsError(
+                f"{self._path} cannot be read: {error}", hint="remove it: phases are then counted by steps from 0"
+            ) from error
+
+
+class PhaseWatch:
+    """Looks at a running phase, and asks for its end when a rule is met.
+
+    Args:
+        rule: None: the end was asked for already.
+        stop: is asked.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        book: PhaseBook,
+        *,
+        rule: StopRule | None,
+        progress: PhaseProgress,
+        stop: StopSignal,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book = book
+        self._rule = rule
+        self._progress = progress
+        self._stop = stop
+        self._now_s = now_s
+        self._looked_s = self._saved_s = now_s()
+        self.met = ""
+
+    def take(self, event: StageEvent) -> None:
+        """An event of the run."""
+        if self._rule is not None:
+            self._progress.add(event, keep_rewards=self._rule.reward_steps)
+
+    def turn(self) -> None:
+        """Call often."""
+        now_s = self._now_s()
+        self._progress.time_s += max(0.0, now_s - self._looked_s)
+        self._looked_s = now_s
+        if self._rule is not None and not self.met and not self._stop.requested:
+            self.met = self._progress.met(self._rule)
+            if self.met:
+                self._book.save()
+                self._stop.request(f"phase {self._progress.name}: {self.met}")
+        if now_s >= self._saved_s + _SAVE_EVERY_S:
+            self._saved_s = now_s
+            self._book.save()
+
+
+class Stop(StopSignal):
+    """A stop that a phase may ask for and the next one does not see; one that a person asked for stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signalled = False
+
+    def listen(self) -> None:
+        """Hear SIGTERM and SIGINT, from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
+
+    def renew(self) -> None:
+        """Forget what a phase asked for."""
+        if not self.signalled:
+            self._event.clear()
+            self.reason = ""
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        if not self.signalled:
+            click.echo("stopping every stage in order", err=True)
+        self.signalled = True
+        self.request(signal.Signals(number).name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """How one launch ended."""
+
+    code: int
+    seal: LedgerSealed | None  # the ledger's end; None: it is not sealed
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPhase:
+    """What a launch is told that is one phase of a run."""
+
+    stop: Stop  # hears the user's signals already
+    watch: PhaseWatch
+
+
+LaunchOne = Callable[[RunFile, InPhase], Launched]
+
+
+def run_phases(run_file: RunFile, *, launch_one: LaunchOne, say: Callable[[str], None]) -> int:
+    """Run all phases that are not over; returns the exit code.
+
+    Args:
+        launch_one: runs the stages with these settings until they end or a stop is asked for.
+
+    Raises:
+        SettingsError: a phase's settings are wrong, before anything is started.
+    """
+    check_phases(run_file)
+    folder = run_file.run.folder
+    book = PhaseBook(folder, run_file.phases)
+    save_run_file(run_file, folder / BASE_FILE)
+    stop = Stop()
+    stop.listen()
+    while not stop.signalled and (current := book.current) is not None:
+        phase, progress = current
+        book.save()
+        stop.renew()
+        is_closing = progress.closing_at is not None
+        if not is_closing:
+            say(f"phase {phase.name}: from step {progress.first_step}, {_told(phase.until)}")
+        watch = PhaseWatch(book, rule=None if is_closing else phase.until, progress=progress, stop=stop)
+        chosen = effective(run_file, phase, progress=progress)
+        ended = launch_one(chosen, InPhase(stop=stop, watch=watch))  # (1) to (3)
+        if ended.code == 0:
+            _note_end(progress, ended, met=watch.met, is_stopped=stop.signalled)
+        book.save()  # (4)
+        if ended.code != 0:
+            return ended.code
+        if progress.last_step is not None:
+            say(f"phase {phase.name}: over at step {progress.last_step}: {progress.reason}")
+        elif is_closing or progress.closing_at is None:
+            break  # somebody stopped it
+    return 0
+
+
+def _note_end(progress: PhaseProgress, ended: Launched, *, met: str, is_stopped: bool) -> None:
+    """What a launch that ended in order means for its phase."""
+    seal = ended.seal
+    if seal is not None and seal.lineage > progress.sealed_lineage:
+        progress.last_step, progress.last_lineage = seal.step, seal.lineage
+        progress.reason = progress.reason if progress.reason else seal.reason
+    elif met:
+        progress.closing_at, progress.reason = _last_step(progress), met
+    elif seal is not None and not is_stopped:  # nothing was started: there are no more prompts
+        progress.last_step, progress.last_lineage = seal.step, seal.lineage
+        progress.reason = "nothing was left to do"
+
+
+def _after(before: PhaseProgress | None, *, name: str) -> PhaseProgress:
+    """A phase that begins."""
+    if before is None or before.last_step is None:
+        return PhaseProgress(name=name)
+    return PhaseProgress(name=name, first_step=before.last_step, sealed_lineage=before.last_lineage)
+
+
+def check_phases(run_file: RunFile) -> None:
+    """See that every phase's settings work, before the first one begins.
+
+    Raises:
+        SettingsError: with the phase that does not.
+    """
+    names = [phase.name for phase in run_file.phases]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SettingsError(f"phases: the name {twice[0]!r} is there more than once")
+    for number, phase in enumerate(run_file.phases):
+        if phase.until.steps == 0 and number > 0:
+            raise SettingsError(
+                f"phase {phase.name}: until.steps = 0 trains nothing; only the first phase may clone alone",
+                hint="behaviour cloning comes before the first version of a run ([learner.cloning])",
+            )
+        chosen = effective(run_file, phase, progress=PhaseProgress(name=phase.name))
+        try:
+            check_run(chosen)
+        except SettingsError as error:
+            raise SettingsError(f"phase {phase.name}: {error.message}", hint=error.hint) from error
+
+
+def effective(run_file: RunFile, phase: PhaseSettings, *, progress: PhaseProgress) -> RunFile:
+    """The run file that a phase is run with.
+
+    Raises:
+        SettingsError: what the phase sets is wrong.
+    """
+    values = run_file.model_dump(mode="json", exclude={"phases"})
+    merged = cast("dict[str, Toml]", _merged(values, phase.settings))
+    chosen = parse_run_file(merged, origin=f"phase {phase.name}")
+    steps = phase.until.steps
+    last = chosen.run.max_steps if steps is None else progress.first_step + steps
+    if progress.closing_at is not None:
+        last = min(last, progress.closing_at)
+    return chosen.model_copy(update={"run": chosen.run.model_copy(update={"max_steps": last})})
+
+
+def _merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """`over` goes first, section by section; what it does not name stays."""
+    found = dict(base)
+    for name, value in over.items():
+        before = found.get(name)
+        found[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _last_step(progress: PhaseProgress) -> int:
+    """The step that a phase which is being ended came to, as far as it was heard; the learner's checkpoint may have
+    one more, which then is the last."""
+    return max((int(step) for step in progress.tokens), default=progress.first_step)
+
+
+def _told(rule: StopRule) -> str:
+    words = {
+        "steps": None if rule.steps is None else f"{rule.steps} steps",
+        "reward": None if rule.reward is None else f"a reward of {rule.reward:g} over {rule.reward_steps} steps",
+        "tokens": None if rule.tokens is None else f"{rule.tokens} tokens",
+        "time": None if rule.time_s is None else f"{rule.time_s:g} s",
+    }
+    return "until " + " or ".join(word for word in words.values() if word is not None)

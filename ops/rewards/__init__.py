@@ -1,0 +1,1 @@
+"""Looking at rewards: two of them compared, and the start of a new one."""

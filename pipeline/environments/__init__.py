@@ -1,0 +1,1 @@
+"""Environments: what a policy acts in over several turns; plug-ins, and the two that are built in."""

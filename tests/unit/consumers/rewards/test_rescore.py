@@ -1,0 +1,81 @@
+"""Scoring the past: to the end that was there, once per plug-in, and on with what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumers.rewards.rescore import RescoreStage
+from consumers.rewards.settings import RewardSettings
+from schemas.errors import PluginError, SettingsError
+from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
+from topics.catalog import REWARDS, SHADOW_REWARDS
+from topics.clock import Deadline
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def past(rig: Rig, plugin: str, *, name: str = "new") -> RescoreStage:
+    settings = RewardSettings(plugin=plugin, weight=0.0, isolation="thread")
+    stage = RescoreStage(rig.context(), name=name, settings=settings)
+    stage.start(deadline=Deadline.after(10))
+    return stage
+
+
+def to_its_end(rig: Rig, plugin: str) -> RescoreStage:
+    stage = past(rig, plugin)
+    turn_until(stage, lambda: stage.finished)
+    stage.stop(deadline=Deadline.after(5))
+    return stage
+
+
+def test_all_that_is_there_is_scored_as_shadow_and_it_ends(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group, failure="engine_failed" if group == 3 else None) for group in range(100)))
+    stage = to_its_end(rig, f"{HERE}:raises_on_13")
+    scored = rewards_of(rig.log, SHADOW_REWARDS)
+    assert {one.group for one in scored} == set(range(100)) - {3}
+    assert [one.group for one in scored if one.value is None] == [13], "a failure is no number"
+    assert rewards_of(rig.log, REWARDS) == []
+    assert stage.report().startswith("reward new: 99 samples scored, 1 of them failures in ")
+    assert stage.report().endswith("samples/s; all of the log is scored")
+    (event,) = rig.events("rescored")
+    assert event.gauges["num_samples"] == 99
+
+
+def test_an_empty_log_is_scored_at_once(rig: Rig) -> None:
+    assert to_its_end(rig, "exact_match").report() == "reward new: 0 samples scored; all of the log is scored"
+
+
+def test_the_same_plug_in_goes_on_and_another_one_begins_anew(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(20)))
+    to_its_end(rig, f"{HERE}:length")
+    write_samples(rig.log, (sample(group) for group in range(20, 30)))
+    again = to_its_end(rig, f"{HERE}:length")
+    assert again.num_scored == (10, 0)
+    other = to_its_end(rig, f"{HERE}:Batched")
+    assert other.num_scored == (30, 0)
+
+
+def test_a_reward_that_is_trained_on_is_refused() -> None:
+    with pytest.raises(SettingsError, match="is trained on"):
+        RescoreStage(Rig().context(), name="math", settings=RewardSettings(plugin="exact_match"))
+
+
+def test_what_is_stopped_says_what_is_left(rig: Rig, tmp_path: Path) -> None:
+    write_samples(rig.log, (sample(group) for group in range(10)))
+    stage = past(rig, "exact_match")
+    stage.stop(deadline=Deadline.after(5))
+    assert stage.report() == "reward new: 0 samples scored; 10 records are left"
+
+
+def test_a_scorer_that_fails_for_most_ends_with_an_error_that_says_why(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(100)))
+    stage = past(rig, f"{HERE}:always_raises")
+    with pytest.raises(PluginError, match="RuntimeError: no scorer today; the past is not scored"):
+        turn_until(stage, lambda: stage.finished)
+    stage.stop(deadline=Deadline.after(5))
+    assert all(one.value is None for one in rewards_of(rig.log, SHADOW_REWARDS))

@@ -1,0 +1,44 @@
+"""The guides: what they say to write into a run file is accepted, and the commands they name exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import click
+import pytest
+
+from consumers.rewards.builtin import BUILTINS
+from ops.cli.main import cli
+from ops.run_file import parse_run_file
+
+GUIDES = Path(__file__).parents[3] / "docs" / "guides"
+REWARDS = (GUIDES / "write-a-reward.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", REWARDS, re.DOTALL))
+def test_rewards_in_a_run_file_are_accepted(block: str) -> None:
+    values = tomllib.loads((files("ops") / "demo.toml").read_text())
+    values["rewards"] = tomllib.loads(block)["rewards"]
+    assert parse_run_file(values, origin="guide").required_rewards
+
+
+def test_every_built_in_reward_has_a_row() -> None:
+    assert set(BUILTINS) == set(re.findall(r"^\| `([a-z_]+)` \|", REWARDS.split("## Built in")[1], re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["write-a-reward.md", "rescore-the-past.md"])
+def test_commands_and_their_options_exist(page: str) -> None:
+    for line in re.findall(r"^\$ rlweave (.*)$", (GUIDES / page).read_text(encoding="utf-8"), re.MULTILINE):
+        words = line.split()
+        command: click.Command | None = cli
+        while isinstance(command, click.Group):
+            inner = command.get_command(click.Context(cli), words[0])
+            assert inner is not None, line
+            command = inner
+            words.pop(0)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
