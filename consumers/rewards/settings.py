@@ -25,7 +25,8 @@ class RewardSettings(Replicated):
 
     plugin: str = Field(
         description="A built-in reward (exact_match, number_match, regex, format, math_verify, reasoning_gym, "
-        "environment, length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or path/to/file.py:attr."
+        "environment, length_penalty, repetition_penalty, neural, llm_judge, remote_http), module:attr or "
+        "path/to/file.py:attr."
     )
     weight: float = Field(
         default=1.0,
