@@ -188,7 +188,7 @@ def _end_at_once_on_signals(stop: StopSignal) -> None:
 
 
 def _stand_back() -> None:
-    """Take the processor time that others leave, as all does that this process starts from here on (sched(7), SCHED_IDLE).
+    """Take the processor time that others leave, as will all that is started from here on (sched(7), SCHED_IDLE).
     Threads that are there already keep the policy they began with."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
