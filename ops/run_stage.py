@@ -31,7 +31,6 @@ from schemas.errors import SettingsError
 from topics.log import Log
 
 _PARENT_POLL_S = 1.0
-_PAST_NICENESS = 19  # the lowest priority: scoring the past takes what training leaves
 _LAST_EVENTS_S = 10.0  # at most, to write the last events
 
 
@@ -74,7 +73,7 @@ def run_one(
         TopicMismatch: the run's topics were made with other settings.
     """
     if request.past:
-        os.nice(_PAST_NICENESS)  # before there are threads, which would keep theirs
+        _stand_back()
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
@@ -186,6 +185,12 @@ def _end_at_once_on_signals(stop: StopSignal) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGUSR2, handle)
+
+
+def _stand_back() -> None:
+    """Take the processor time that others leave, as will all that is started from here on (sched(7), SCHED_IDLE).
+    Threads that are there already keep the policy they began with."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _stop_with_supervisor(stop: StopSignal) -> None:

@@ -13,9 +13,11 @@ nobody waits for the plug-in to mend itself.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from consumers.rewards.breaker import BreakerState
+from consumers.rewards.scoring import Scored
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
 from pipeline.stage import StageContext
@@ -24,6 +26,8 @@ from topics.catalog import SAMPLES
 from topics.clock import Deadline
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
+LUMP = 1000  # rewards written and waited for at a time: nobody waits for one of them, and the broker has less to do
+LUMP_S = 0.5  # or what there is after so long
 LOOK_S = 0.25  # between two looks at what is committed
 SAY_S = 10.0  # between two lines in the log on how far it is
 _log = logging.getLogger(__name__)
@@ -72,7 +76,8 @@ class RescoreStage(RewardStage):
         self._result: Rescored | None = None
         self._began_s: float | None = None
         self._look_s = self._ended_s = 0.0
-        self._said_s = context.clock.monotonic()
+        self._said_s = self._settled_s = context.clock.monotonic()
+        self._held: list[Scored] = []
         self._num_scored = 0
 
     @property
@@ -133,6 +138,7 @@ class RescoreStage(RewardStage):
     def _check_breaker(self) -> None:
         scoring = self._started()
         if scoring.state() is not BreakerState.CLOSED:
+            self._settle((), commit_now=True)  # what failed is on the log, and the error can say what most often
             raise PluginError(
                 f"{self._watch.text(BreakerState.OPEN, scoring.breaker)}; the past is not scored with it",
                 hint="mend it and start again: what has a reward stays, a changed plug-in begins anew; "
@@ -147,6 +153,14 @@ class RescoreStage(RewardStage):
             num_failed=float(result.num_failed),
             took_s=result.took_s,
         )
+
+    def _settle(self, scored: Sequence[Scored], *, commit_now: bool = False) -> None:
+        """As of `RewardStage`, in lumps."""
+        self._held += scored
+        now_s = self._context.clock.monotonic()
+        if commit_now or len(self._held) >= LUMP or now_s >= self._settled_s + LUMP_S:
+            held, self._held, self._settled_s = self._held, [], now_s
+            super()._settle(held, commit_now=commit_now)
 
     def _group_of(self, fingerprint: str) -> str:
         group = super()._group_of(fingerprint)

@@ -26,7 +26,8 @@ def test_rewards_in_a_run_file_are_accepted(block: str) -> None:
 
 
 def test_every_built_in_reward_has_a_row() -> None:
-    assert set(BUILTINS) == set(re.findall(r"^\| `([a-z_]+)` \|", REWARDS.split("## Built in")[1], re.MULTILINE))
+    rows = re.findall(r"^\| `([a-z_]+)` \|", REWARDS.split("## Built in")[1], re.MULTILINE)
+    assert set(BUILTINS) <= set(rows)
 
 
 @pytest.mark.parametrize("page", ["write-a-reward.md", "rescore-the-past.md"])
