@@ -31,7 +31,7 @@ class Scalar:
 
 def event_file(scalars: Iterable[Scalar]) -> bytes:
     """The content of an `events.out.tfevents` file."""
-    version = _field(1, _FIXED64, struct.pack("<d", 0.0)) + _field(3, _BYTES, _sized(b"brain.Event:2"))
+    version = _field(1, struct.pack("<d", 0.0), wire_type=_FIXED64) + _message(3, b"brain.Event:2")
     return _framed(version) + b"".join(_framed(_event(each)) for each in scalars)
 
 
@@ -44,12 +44,11 @@ def crc32c(data: bytes) -> int:
 
 
 def _event(scalar: Scalar) -> bytes:
-    value = _field(1, _BYTES, _sized(scalar.tag.encode())) + _field(2, _FIXED32, struct.pack("<f", scalar.value))
-    summary = _field(1, _BYTES, _sized(value))
-    wall_time = struct.pack("<d", scalar.unix_ms / 1000)
-    return (
-        _field(1, _FIXED64, wall_time) + _field(2, _VARINT, _varint(scalar.step)) + _field(5, _BYTES, _sized(summary))
-    )
+    number = _field(2, struct.pack("<f", scalar.value), wire_type=_FIXED32)
+    value = _message(1, scalar.tag.encode()) + number
+    wall_time = _field(1, struct.pack("<d", scalar.unix_ms / 1000), wire_type=_FIXED64)
+    step = _field(2, _varint(scalar.step), wire_type=_VARINT)
+    return wall_time + step + _message(5, _message(1, value))
 
 
 def _framed(data: bytes) -> bytes:
@@ -62,12 +61,13 @@ def _masked(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _field(number: int, wire_type: int, content: bytes) -> bytes:
+def _field(number: int, content: bytes, *, wire_type: int) -> bytes:
     return _varint(number << 3 | wire_type) + content
 
 
-def _sized(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+def _message(number: int, data: bytes) -> bytes:
+    """A field of text, or of another message."""
+    return _field(number, _varint(len(data)) + data, wire_type=_BYTES)
 
 
 def _varint(value: int) -> bytes:

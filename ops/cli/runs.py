@@ -128,7 +128,14 @@ def curves(folders: tuple[Path, ...], *, into: Path) -> None:
 @click.option(
     "--into", required=True, metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to."
 )
-@click.option("--format", "form", type=click.Choice(("tensorboard", "wandb")), default="tensorboard", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("tensorboard", "wandb")),
+    default="tensorboard",
+    show_default=True,
+    help="An event file, which needs nothing, or an offline run, which needs the extra wandb.",
+)
 @broker_options
 def export(name: str, *, into: Path, form: Format, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
     """Write the curves of a run for TensorBoard, or as an offline run of Weights & Biases. Nothing is sent anywhere."""

@@ -25,7 +25,7 @@ def records(content: bytes) -> list[bytes]:
 
 
 def unmasked(data: bytes) -> int:
-    rotated = (struct.unpack("<I", data)[0] - 0xA282EAD8) & 0xFFFFFFFF
+    rotated = (int.from_bytes(data, "little") - 0xA282EAD8) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 

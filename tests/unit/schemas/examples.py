@@ -255,6 +255,7 @@ EXAMPLES: tuple[Record, ...] = (
     _EVENT,
     _COMMAND,
     _MANIFEST,
+    _EVALUATION,
     DeadLetter(
         run="demo",
         topic="rlweave.demo.samples",
@@ -267,7 +268,6 @@ EXAMPLES: tuple[Record, ...] = (
         reader="learner-1",
         unix_ms=NOW_MS,
     ),
-    _EVALUATION,
 )
 
 
