@@ -11,6 +11,7 @@ Failure: errors are those of `schemas.errors`; nothing above this layer sees a l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -157,6 +158,16 @@ class Reader(Protocol):
             Fenced: the partitions belong to another member by now.
             LogUnavailable: the broker, or the group's coordinator, is away; later it may go through.
             LogError: the broker refused.
+        """
+        ...
+
+    def begin_commit(self, positions: Positions) -> Future[None]:
+        """Commit without waiting for it, in the order of the calls; errors of the broker are in what it gives.
+
+        Raises:
+            Fenced: the partitions are not assigned.
+            LogUnavailable: the last commit is still under way, long after it was begun.
+            LogError: the reader has no group.
         """
         ...
 

@@ -3,7 +3,8 @@
 Role: hands out records within a budget, lets them finish in any order, commits what the commit rule allows.
 Data in and out: envelopes out of `take`, back in through `done`.
 Invariants: never more than `max_in_flight` records are out; a full budget pauses partitions and loses nothing; what is
-in flight on a revoked partition is the caller's to finish or drop, and is never committed here.
+in flight on a revoked partition is the caller's to finish or drop, and is never committed here. A commit is begun and
+heard of at a later `take`, so that nobody's work waits while the group moves partitions.
 Failure: errors of the reader. A commit refused because partitions moved on is none: their next holder redoes the work.
 A commit that finds no coordinator (a broker restarts) is told and tried again, until that has lasted `COMMIT_LIMIT_S`.
 """
@@ -12,14 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from schemas.errors import Fenced, LogError, LogUnavailable
 from topics.clock import Clock, Deadline, SystemClock
-from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, RecreatedTopic, TopicPartition
+from topics.log import Envelope, Log, Positions, Reader, ReaderHooks, ReaderSettings, RecreatedTopic, TopicPartition
 from topics.tracker import OffsetTracker
 
 COMMIT_RETRY_S = 1.0  # between tries while the broker is away: each may take as long as a session
+_TELL_AFTER_S = 2.0  # a rebalance puts commits off, too
 COMMIT_LIMIT_S = 300.0  # without any commit: work goes on all the while, and all of it would be done again
 _log = logging.getLogger("topics.queue")
 
@@ -51,7 +54,9 @@ class WorkQueue:
         self._paused: set[TopicPartition] = set()
         self._delayed = delayed
         self._away: Deadline | None = None  # of commits, while they fail
+        self._told = False  # that they do
         self._retry_s = 0.0
+        self._asked: tuple[Positions, Future[None]] | None = None  # a commit under way
 
     @classmethod
     def open(
@@ -90,7 +95,12 @@ class WorkQueue:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is out and all that was done, in partitions that are ours, is committed."""
-        return not self._in_flight and not self._tracker.commit_positions()
+        return not self._in_flight and not self.has_uncommitted
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether something may be committed that is not known to be."""
+        return bool(self._tracker.commit_positions())
 
     def take(self, max_records: int, *, deadline: Deadline) -> list[Envelope]:
         """Up to `max_records` records, never more than free slots; none when the deadline ends first.
@@ -130,20 +140,26 @@ class WorkQueue:
     def commit(self) -> None:
         """Commit the lowest unfinished record of each partition, or the position where all is done.
 
-        While no coordinator takes it, it is tried again at later calls: no outcome depends on it.
+        It goes on while work does; a later call tells how it ended. While no coordinator takes it, it is tried again at
+        later calls: no outcome depends on it.
 
         Raises:
             LogUnavailable: that has lasted for `COMMIT_LIMIT_S`.
             LogError: the broker refused.
         """
-        if self._away is not None and self._clock.monotonic() < self._retry_s:
+        self._hear()
+        if self._asked is not None or (self._away is not None and self._clock.monotonic() < self._retry_s):
+            return
+        positions = self._tracker.commit_positions()
+        if not positions:
+            self._away = None
             return
         try:
-            self._commit()
-        except LogUnavailable as error:
-            self._put_off(error)
+            self._asked = (positions, self._reader.begin_commit(positions))
+        except Fenced as error:
+            _log.warning("not committed, the work will be redone: %s", error)
         else:
-            self._away = None
+            self._hear()
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are about to go: commit what is done and let go of the rest."""
@@ -172,27 +188,37 @@ class WorkQueue:
         self._commit_last("leaving the group")
         self._reader.close()
 
-    def _commit(self) -> None:
-        positions = self._tracker.commit_positions()
-        if not positions:
+    def _hear(self) -> None:
+        """How the commit under way ended, if it did."""
+        if self._asked is None or not self._asked[1].done():
             return
+        (positions, ending), self._asked = self._asked, None
         try:
-            self._reader.commit(positions)
+            ending.result()
         except Fenced as error:
             _log.warning("not committed, the work will be redone: %s", error)
+        except LogUnavailable as error:
+            self._put_off(error)
         else:
+            self._away = None
             self._tracker.committed(positions)
 
     def _commit_last(self, what: str) -> None:
+        """At once. What is under way is no matter: the broker takes it before this one, which holds all of it."""
+        self._asked = None
+        positions = self._tracker.commit_positions()
         try:
-            self._commit()
+            self._reader.commit(positions)
+            self._tracker.committed(positions)
         except LogError as error:
             _log.warning("not committed before %s, the work will be redone: %s", what, error)
 
     def _put_off(self, error: LogUnavailable) -> None:
         self._retry_s = self._clock.monotonic() + COMMIT_RETRY_S
         if self._away is None:
-            self._away = Deadline.after(COMMIT_LIMIT_S, clock=self._clock)
+            self._away, self._told = Deadline.after(COMMIT_LIMIT_S, clock=self._clock), False
+        elif not self._told and self._away.remaining_s() <= COMMIT_LIMIT_S - _TELL_AFTER_S:
+            self._told = True
             self._delayed(error.message)
         if self._away.expired:
             raise LogUnavailable(

@@ -263,3 +263,14 @@ class OnKafka:
     @pytest.fixture
     def backend(self, kafka_log: KafkaLog, services: ServicesInfo) -> KafkaBackend:
         return KafkaBackend(kafka_log, bootstrap=services.kafka_bootstrap)
+
+
+def settle(queue: WorkQueue) -> None:
+    """Commit, and take nothing until it is known how that ended."""
+
+    def heard() -> bool:
+        queue.commit()
+        queue.take(0, deadline=Deadline.after(0.05))
+        return not queue.has_uncommitted
+
+    until(heard, what="the commit")

@@ -18,6 +18,7 @@ from tests.contract.logs import (
     places,
     read,
     sample,
+    settle,
     soon,
     take_until,
     until,
@@ -175,11 +176,11 @@ class Groups(LogContract):
         assert queue.take(10, deadline=Deadline.after(0.3)) == []
         queue.done(taken[1])
         queue.done(taken[2])
-        queue.commit()
+        settle(queue)
         assert self.committed(backend) == 0
         take_until(queue, taken, num_records=5)
         queue.done(taken[0])
-        queue.commit()
+        settle(queue)
         assert self.committed(backend) == 3
         assert [each.offset for each in taken] == [0, 1, 2, 3, 4]
         assert queue.unfinished_over(0.0) == taken[3:]

@@ -18,6 +18,7 @@ from tests.contract.logs import (
     drain,
     groups_of,
     read,
+    settle,
     take_until,
     until,
     write_samples,
@@ -167,7 +168,7 @@ class Recreated(LogContract):
         until(taken, what="the new topic's records")
         for envelope in [*old, new[-4]]:
             queue.done(envelope)
-        queue.commit()
+        settle(queue)
         assert self.committed(backend) == 1
         assert queue.num_in_flight == len(new) - 1
         queue.close()

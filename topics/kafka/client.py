@@ -18,6 +18,7 @@ from topics.log import ReaderSettings, WriterSettings
 Config = dict[str, str | int | float | bool]
 
 CODEC = "zstd"  # the one codec whose unpacking the library limits, to receive.message.max.bytes
+_HEARTBEAT_MS = 1000  # at most, between them: how late a member hears that partitions are to move
 _OVERHEAD_BYTES = 64 * 1024  # batch and record framing, key, headers, and zstd on bytes that do not compress
 _log = logging.getLogger("topics.kafka.client")
 
@@ -110,7 +111,7 @@ def reader_config(connection: Connection, settings: ReaderSettings) -> Config:
         "check.crcs": True,
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": max(1, session_ms // 4),
+        "heartbeat.interval.ms": max(1, min(_HEARTBEAT_MS, session_ms // 4)),
         "queued.max.messages.kbytes": max(1, settings.buffer_bytes // 1024),
         "fetch.wait.max.ms": 100,  # also how long it takes to learn that only a transaction marker was left
         "fetch.queue.backoff.ms": 10,  # a full buffer drains in less than the default of a second

@@ -9,9 +9,9 @@ Failure: `LogError` when the library does not accept its settings, or fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from topics.kafka.client import Connection, LibraryLog, reader_config
 from topics.kafka.errors import translating
@@ -25,6 +25,7 @@ class ReadingClient:
 
     Args:
         begin: called with each new consumer, to subscribe it.
+        committed: called inside `consume` with how an asynchronous commit ended.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class ReadingClient:
         *,
         refusals: Refusals,
         begin: Callable[[Consumer], None],
+        committed: Callable[[KafkaError | None, Sequence[TopicPartition]], None],
     ) -> None:
-        self._config: dict[str, object] = {**reader_config(connection, settings), "error_cb": refusals.note}
+        hooks = {"error_cb": refusals.note, "on_commit": committed}
+        self._config: dict[str, object] = {**reader_config(connection, settings), **hooks}
         self._begin = begin
         self._ids: Ids = {}  # by full topic name, as first seen by this consumer
         self.consumer = self._make()

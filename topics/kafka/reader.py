@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Place
 
-from schemas.errors import Fenced, LogError
+from schemas.errors import LogError
 from topics.catalog import num_partitions
 from topics.clock import Deadline
 from topics.dead_letters import letter_of_batch
 from topics.kafka.assignment import Assignment, full_positions
 from topics.kafka.client import Connection
-from topics.kafka.commits import commit
+from topics.kafka.commits import Commits
 from topics.kafka.consuming import ReadingClient
 from topics.kafka.errors import (
     cause_of,
@@ -78,7 +79,10 @@ class KafkaReader:
             on_error=self._on_error,
         )
         self._refusals = Refusals(connection)
-        self._client = ReadingClient(connection, settings, refusals=self._refusals, begin=self._subscribe)
+        self._commits = Commits(settings, parts=self._parts, topic_id=self._starts.topic_id)
+        self._client = ReadingClient(
+            connection, settings, refusals=self._refusals, begin=self._subscribe, committed=self._commits.heard
+        )
         if settings.assign == "self":
             self._take_all(connection.data_partitions)
 
@@ -140,22 +144,12 @@ class KafkaReader:
         self._withdraw(positions)
 
     def commit(self, positions: Positions) -> None:
-        """Commit synchronously; while the broker is away, for as long as a session lasts.
+        """Commit synchronously; see `topics.log.Reader` for what is raised, here and below."""
+        self._commits.commit(self._client.consumer, positions)
 
-        Raises:
-            Fenced: a partition belongs to another member by now.
-            LogUnavailable: the broker or the group's coordinator is still away.
-            LogError: the reader has no group, or the broker refused.
-        """
-        if not positions:
-            return
-        if self._settings.group is None:
-            raise LogError("this reader has no group to commit for")
-        if self._settings.assign == "group" and not set(positions) <= set(self._parts.all()):
-            raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._parts.all())}")
-        names = self._parts.full_names
-        wanted = {(names[place[0]], place[1]): (at, self._starts.topic_id(place)) for place, at in positions.items()}
-        commit(self._client.consumer, wanted, group=self._settings.group, limit_s=self._settings.session_timeout_s)
+    def begin_commit(self, positions: Positions) -> Future[None]:
+        """Commit without waiting, and without trying again; a later `poll` hears how it ended."""
+        return self._commits.begin(self._client.consumer, positions)
 
     def end_positions(self) -> dict[TopicPartition, int]:
         """Offset after the last readable record, per assigned partition.
@@ -173,6 +167,7 @@ class KafkaReader:
 
     def close(self) -> None:
         """Leave the group without committing."""
+        self._commits.forget()
         self._client.close()
 
     def _subscribe(self, consumer: Consumer) -> None:
@@ -250,6 +245,7 @@ class KafkaReader:
             return
         if self._settings.assign == "self":
             self._withdraw({place: self._parts.next_of(place) for place in self._parts.active()})
+        self._commits.forget()
         self._client.renew()
 
     def _pass_unreadable(self) -> None:

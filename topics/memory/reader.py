@@ -9,6 +9,7 @@ Failure: `OffsetsLost`, `Fenced`, `LogError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from schemas.errors import CodecError, Fenced, LogError, LogUnavailable
@@ -124,6 +125,17 @@ class MemoryReader:
             if self._settings.assign == "group" and any(group.holders.get(place) is not self for place in places):
                 raise Fenced(f"cannot commit {dict(positions)}: assigned are {list(self._positions)}")
             group.committed.update(places)
+
+    def begin_commit(self, positions: Positions) -> Future[None]:
+        """Commit; it has ended when this returns."""
+        ended: Future[None] = Future()
+        try:
+            self.commit(positions)
+        except LogUnavailable as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+        return ended
 
     def end_positions(self) -> dict[TopicPartition, int]:
         """Offset after the last readable record, per assigned partition."""
