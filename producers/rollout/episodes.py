@@ -4,8 +4,10 @@ Role: drives the environments of all members that one engine works on.
 Data in: members as they begin, generations as they end, answers of environments. Data out: `Move`s: a request for the
 engine, an ended trajectory, a failed one.
 Invariants: a trajectory that waits for its environment is not in the engine. For `park_after_s` its slot is kept for
-it, then it is parked: the slot is for others, up to `max_parked`. Every trajectory that began gives one last move,
-unless it was forgotten. One that fails begins anew, with the same seeds, within `max_retries` and `episode_limit_s`.
+it, then it is parked: the slot is for others, up to `max_parked`, and up to as many trajectories as keep the slots
+busy (Little's law: of a round of tool and turn, the slot is needed for the turn): more would only grow old. Every
+trajectory that began gives one last move, unless it was forgotten. One that fails begins anew, with the same seeds,
+within `max_retries` and `episode_limit_s`.
 Failure: `PluginError` when the environment blocks its event loop again and again.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import TypeAlias
 
 from pipeline.engines.base import Conversing, Engine, Generation, GenerationRequest
@@ -27,7 +29,9 @@ from producers.rollout.trajectory import Told, Trajectory
 from schemas.errors import EngineError
 from schemas.reasons import Reason
 
-_NUM_SPANS = 64  # calls that a return is predicted from
+_NUM_SPANS = 64  # calls that a return is predicted from, and turns
+_SLACK = 1.25  # more in flight than tools and turns of typical length need: neither comes evenly
+_SHORTEST_TURN_S = 1e-3
 ENDED = "ended"  # fact: how a trajectory ended
 DONE, TURNS, LENGTH = "done", "turns", "length"
 
@@ -69,6 +73,7 @@ class _Member:
     began_s: float
     num_retries: int = 0
     waits_since_s: float | None = None  # for its environment
+    submitted_s: float | None = None  # to the engine, for the turn that goes on
 
 
 class Episodes:
@@ -88,7 +93,8 @@ class Episodes:
         self._context = context
         self._members: dict[str, _Member] = {}
         self._parked: frozenset[str] = frozenset()
-        self._spans: deque[float] = deque(maxlen=_NUM_SPANS)
+        self._spans: deque[float] = deque(maxlen=_NUM_SPANS)  # of answers
+        self._turn_spans: deque[float] = deque(maxlen=_NUM_SPANS)  # in the engine
         self._tells_return = False
 
     @property
@@ -106,10 +112,14 @@ class Episodes:
         """Those whose slot is kept for them."""
         return self.num_waiting - len(self._parked)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so many are parked that nothing new should begin."""
-        return len(self._parked) >= self._settings.max_parked
+    def is_full(self, slots: int) -> bool:
+        """Whether nothing new should begin: so many are parked, or more could not be served by so many slots."""
+        if len(self._parked) >= self._settings.max_parked:
+            return True
+        if not self._spans or not self._turn_spans:
+            return False
+        away_s, turn_s = fmean(self._spans), max(fmean(self._turn_spans), _SHORTEST_TURN_S)
+        return len(self._members) >= slots * (1 + _SLACK * away_s / turn_s)
 
     def begin(self, task: Task, request: GenerationRequest) -> None:
         """Take a member on; its key is the id of its request."""
@@ -119,14 +129,21 @@ class Episodes:
         )
         self._host.begin(request.request_id, task)
 
+    def submitted(self, keys: Iterable[str]) -> None:
+        """The engine begins with turns of these."""
+        for key in keys:
+            self._members[key].submitted_s = self._context.clock.monotonic()
+
     def said(self, generation: Generation) -> None:
         """The model has taken a turn; its environment answers."""
         member = self._members[generation.request_id]
-        trajectory = member.trajectory
+        trajectory, now_s = member.trajectory, self._context.clock.monotonic()
+        if member.submitted_s is not None:
+            self._turn_spans.append(now_s - member.submitted_s)
         self._context.metrics.count("turns_made")
         self._context.metrics.count("tokens_prefilled_again", trajectory.num_prefilled_again(generation))
         trajectory.say(generation)
-        member.waits_since_s = self._context.clock.monotonic()
+        member.waits_since_s, member.submitted_s = now_s, None
         action = Action(
             text=generation.text,
             turn=trajectory.num_turns - 1,

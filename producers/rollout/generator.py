@@ -79,7 +79,10 @@ class Generator(Generic[T]):
         """Slots for more sequences: none is kept for one that is back from its environment in a moment."""
         if self._episodes is None:
             return self.num_slots
-        return 0 if self._episodes.is_full else max(0, self.num_slots - self._episodes.num_held)
+        slots = self.num_slots
+        if self._episodes.is_full(self._engine.num_running + slots):
+            return 0
+        return max(0, slots - self._episodes.num_held)
 
     @property
     def num_slots(self) -> int:
@@ -225,6 +228,8 @@ class Generator(Generic[T]):
         if count == 0:
             return []
         requests = [self._waiting.popleft() for _ in range(count)]
+        if self._episodes is not None:
+            self._episodes.submitted(request.request_id for request in requests)
         try:
             self._engine.submit(requests)
         except EngineError:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pipeline.engines.base import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.environments.base import Action, Observation, Task, TryAgain
 from producers.rollout.stage import RolloutStage
 from schemas.packed import unpack_f32, unpack_i32, unpack_u8
-from schemas.records import Sample
+from schemas.records import Sample, SamplingParams
 from schemas.validation import check_sample
 from tests.unit.producers.conftest import Rollouts
 from tests.unit.producers.test_rollout import begin, finish, samples
@@ -313,3 +315,22 @@ def test_one_turn_without_an_environment_is_as_ever(rollouts: Rollouts) -> None:
     for sample in finish(rollouts, rollouts.make(ScriptedEngine()), num_samples=2):
         assert isinstance(sample, Sample)
         assert (sample.turns, sample.step_rewards, sample.environment) == (b"", b"", "")
+
+
+def test_no_more_are_in_flight_than_keep_the_slots_busy(closing: Rollouts) -> None:
+    """A slot serves 1 + 1.25 * 2 s / 1 s trajectories when the tool takes 2 s and a turn 1 s."""
+    begin(closing)
+    stage = make(closing, ScriptedEngine(), "Silent")
+    assert stage._parts is not None
+    episodes = stage._parts.episodes
+    assert episodes is not None
+    request = GenerationRequest(request_id="", prompt_tokens=(1,), sampling=SamplingParams(), seed=0)
+    task = Task(run="r", group=0, member=0, prompt="", answer=None, metadata={}, seed=0)
+    for number in range(14):
+        assert not episodes.is_full(4), number
+        episodes.begin(task, replace(request, request_id=str(number)))
+    assert not episodes.is_full(4), "how long turns take is not known"
+    episodes._spans.append(2.0)
+    episodes._turn_spans.append(1.0)
+    assert episodes.is_full(4)
+    assert not episodes.is_full(5)
