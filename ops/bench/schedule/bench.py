@@ -57,7 +57,7 @@ class ScheduleSize:
     @classmethod
     def quick(cls) -> ScheduleSize:
         """Says whether it works: one workload, the best split and `stage_aware`, few steps."""
-        return cls(steps=12, workloads=(STATIONARY,), policies=("static", OURS))
+        return cls(steps=8, workloads=(STATIONARY,), policies=("static", OURS))
 
 
 @dataclass(frozen=True, kw_only=True)
