@@ -193,6 +193,34 @@ class Groups(LogContract):
         again.close()
         assert self.committed(backend) == 10
 
+    def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(self, backend: Backend) -> None:
+        write_samples(backend.log, range(40))
+        first = WorkQueue.open(backend.log, self.group_settings(backend), hooks=Told().hooks(), max_in_flight=1)
+        taken: list[Envelope] = []
+        take_until(first, taken, num_records=1)
+        assert first.take(9, deadline=Deadline.after(0.3)) == [], "full: everything is paused"
+        second = WorkQueue.open(backend.log, self.group_settings(backend), hooks=Told().hooks(), max_in_flight=1)
+
+        def moved() -> bool:
+            first.take(1, deadline=Deadline.after(0.1))
+            second.take(0, deadline=Deadline.after(0.1))
+            return len(second.reader.assignment()) == P // 2
+
+        until(moved, what="half of the partitions to move")
+        theirs = {partition for _, partition in second.reader.assignment()}
+        second.close()
+        seen = {(each.partition, each.offset) for each in taken}
+
+        def all_read() -> bool:
+            for envelope in taken:
+                first.done(envelope)
+            taken[:] = first.take(9, deadline=Deadline.after(0.1))
+            seen.update((each.partition, each.offset) for each in taken)
+            return len(seen) == 40
+
+        until(all_read, what=f"all records, those of {theirs} as well")
+        first.close()
+
     def test_work_in_flight_on_a_revoked_partition_is_no_longer_owned(self, backend: Backend) -> None:
         write_samples(backend.log, range(40))
         first = WorkQueue.open(backend.log, self.group_settings(backend), hooks=Told().hooks(), max_in_flight=100)

@@ -224,6 +224,8 @@ class KafkaReader:
             [Place(topic, part, offset) for (topic, part), offset in by_full_name.items()]
         )
         self._parts.begin(starts)
+        # the library remembers a pause over the time in which a partition was somebody else's
+        self._each(self._client.consumer.resume, [place for place in starts if place not in self._parts.paused])
         self._each(self._client.consumer.pause, [place for place in starts if place in self._parts.paused])
         self._unknown_topic = None
         self._withdraw_from_gone(self._starts.ids)  # other partitions of a topic that one of these found to be gone
