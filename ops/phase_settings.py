@@ -6,6 +6,7 @@ Invariants: a phase begins where the one before ended; whatever rule is met firs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -41,3 +42,12 @@ class PhaseSettings(Section):
     settings: dict[str, JsonValue] = Field(
         default_factory=dict, description="Sections of the run file that are otherwise in this phase, and only there."
     )
+
+
+def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """`over` goes first, section by section; what it does not name stays."""
+    found = dict(base)
+    for name, value in over.items():
+        before = found.get(name)
+        found[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return found

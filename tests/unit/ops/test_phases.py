@@ -92,7 +92,7 @@ class Stages:
                 lineage=self.lineage,
                 step=self.step,
                 seq=0,
-                num_groups=0,
+                num_groups=4 * self.step,
                 reason=f"max_steps {chosen.run.max_steps} reached",
                 sealed_unix_ms=0,
             )
@@ -129,6 +129,7 @@ def test_phases_follow_one_another_each_with_its_settings_and_its_end(tmp_path: 
     assert [each.run.max_steps for each in stages.launches] == [0, 50, 2, 90, 12], "a rule's end is sealed by a launch"
     assert [each.rewards["short"].weight for each in stages.launches] == [1.0, 0.0, 0.0, 1.0, 1.0]
     assert [each.learner.optimizer.learning_rate for each in stages.launches[-2:]] == [1e-4, 1e-4]
+    assert [each.learner.first_group for each in stages.launches] == [0, 0, 0, 8, 8], "its own groups are reopened"
     assert all(each.phases == () for each in stages.launches)
     assert "phase sums: over at step 2: reward 0.600 over 2 steps reached 0.5" in said
     again = Stages(step=12)
@@ -180,6 +181,12 @@ def test_a_failed_launch_ends_the_run_with_its_code_and_the_phase_stays(tmp_path
         ((SUMS, SUMS), "more than once"),
         ((SUMS, CLONE), "only the first phase may clone"),
         (({**SUMS, "settings": {"learner": {"speed": 1}}},), "phase sums: 1 setting"),
+        ((CLONE, {**SUMS, "settings": {"run": {"group_size": 2}}}), r"phase sums: run\.group_size"),
+        (({**SUMS, "settings": {"run": {"name": "other"}}},), r"phase sums: run\.name"),
+        (
+            ({**SUMS, "settings": {"learner": {"cloning": {"num_steps": 3}}}},),
+            r"phase sums: learner\.cloning\.num_steps",
+        ),
         (({**SUMS, "settings": {"rewards": {"sum": {"weight": 0}, "short": {"weight": 0}}}},), "nothing to learn from"),
     ],
 )
