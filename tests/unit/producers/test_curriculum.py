@@ -81,6 +81,16 @@ def test_a_course_is_all_that_a_successor_needs(tmp_path: Path) -> None:
     assert successor.stage == 2
 
 
+def test_a_word_of_a_row_is_not_taken_for_the_course(tmp_path: Path) -> None:
+    settings = mix(tmp_path, {"weights": {"easy": 1}, "until_step": 2}, {"weights": {"hard": 1}})
+    row = json.dumps({"question": "e", "course": "101"}) + "\n"
+    (tmp_path / "easy.jsonl").write_text(row)
+    source = opened(settings)
+    successor = opened(settings)
+    successor.restore(source.item(0).metadata["course"])
+    assert (source.stage, successor.stage) == (0, 0)
+
+
 @pytest.mark.parametrize("course", ["8,40,90,7", "40,8", "x", "", "-1"])
 def test_a_course_of_another_form_breaks_nothing(tmp_path: Path, course: str) -> None:
     source = opened(mix(tmp_path, {"weights": {"easy": 1}, "until_step": 2}, {"weights": {"hard": 1}}))
