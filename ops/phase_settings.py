@@ -21,7 +21,9 @@ class StopRule(Section):
         default=None, ge=0, description="Optimizer steps of this phase; 0: none, which is cloning only, as first phase."
     )
     reward: float | None = Field(
-        default=None, allow_inf_nan=False, description="Mean reward of the trained samples over reward_steps steps."
+        default=None,
+        allow_inf_nan=False,
+        description="Mean reward over reward_steps steps, of samples trained or dropped as no_signal.",
     )
     reward_steps: PositiveInt = Field(default=10, description="Steps that the mean of reward is over.")
     tokens: PositiveInt | None = Field(default=None, description="Completion tokens trained on in this phase.")

@@ -61,7 +61,7 @@ class PhaseProgress:
         if event.stage != "learner" or event.kind != "notice" or event.name != "step":
             return
         step, tokens = event.gauges.get("step"), event.gauges.get("num_tokens")
-        reward = event.gauges.get("reward_mean")
+        reward = event.gauges.get("reward_seen_mean", event.gauges.get("reward_mean"))
         if step is None or not math.isfinite(step) or step <= self.first_step:
             return
         number = int(step)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -220,6 +220,13 @@ def test_time_is_added_up_over_starts(tmp_path: Path) -> None:
     now[0] = 104.0
     watch.turn()
     assert (stop.requested, watch.met) == (True, "10 s have passed, of 10")
+
+
+def test_solved_groups_that_taught_nothing_count_for_the_reward(tmp_path: Path) -> None:
+    progress = PhaseProgress(name="a")
+    event = stepped(1, reward=0.5)
+    progress.add(replace(event, gauges={**event.gauges, "reward_seen_mean": 0.9}), keep_rewards=1)
+    assert progress.met(StopRule(reward=0.8, reward_steps=1)).startswith("reward 0.900")
 
 
 def test_a_phase_may_have_other_prompts_and_a_plain_run_not(tmp_path: Path) -> None:
