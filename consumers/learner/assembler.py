@@ -312,7 +312,7 @@ class Assembler:
         if self._table.open.pop(group.number, None) is None:
             return
         winner, is_past = group.winner, group.number < self._settings.first_group
-        if is_past or winner is None or winner.num_valid < max(1, group.needed):
+        if is_past or winner is None or not group.is_trainable(winner):
             self._drop(group, Reason.RUN_ENDED if is_past else incomplete(group))
             return
         group.attempts = {winner.name: winner}

@@ -91,7 +91,7 @@ def up(
         check_named(run_file, stages=stages)
         for phase in run_file.phases:
             check_named(effective(run_file, phase, progress=PhaseProgress(name=phase.name)), stages=stages)
-        changed = check_made_with(run_file)
+        changed = check_made_with(run_file, in_phase=bool(run_file.phases))
         if changed:
             click.echo(f"note: {changed}", err=True)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")
