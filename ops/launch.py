@@ -26,7 +26,7 @@ from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.named_checks import check_named, launcher_role, teller_role
 from ops.outputs import writing
-from ops.phases import InPhase, Launched, run_phases
+from ops.phases import InPhase, Launched, PhaseProgress, check_phases, effective, run_phases
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
@@ -101,6 +101,11 @@ def launch_all(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only:
             "phases change the settings of every stage, so they are run by one `rlweave up` of all stages",
             hint="leave --only out, or write a run file for each phase",
         )
+
+    check_phases(run_file)
+    for phase in run_file.phases:  # what a later one names is missed now, and not hours later
+        if phase.settings:
+            check_named(effective(run_file, phase, progress=PhaseProgress(name=phase.name)), stages=only)
 
     def one(chosen: RunFile, phase: InPhase) -> Launched:
         code = launch(chosen, state_dir=state_dir, quiet=quiet, phase=phase)

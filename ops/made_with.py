@@ -79,6 +79,25 @@ def check_made_with(run_file: RunFile, *, in_phase: bool = False) -> str:
     return f"run {made.run.name} goes on with other settings than before: {', '.join(told)}" if told else ""
 
 
+def check_phase(run_file: RunFile, chosen: RunFile, *, name: str) -> None:
+    """Refuse a phase that sets what cannot change in a run, before the first one begins.
+
+    Args:
+        chosen: the run file as the phase `name` has it.
+
+    Raises:
+        SettingsError: naming the first such setting.
+    """
+    fixed = (*_FIXED_IN_PHASES, *_ELSEWHERE)
+    for setting, old, new in _differences(run_file.model_dump(mode="json"), chosen.model_dump(mode="json"), name=""):
+        if _is_in(setting, fixed):
+            seen = f"{shown(new, name=setting)}, the run {shown(old, name=setting)}"
+            raise SettingsError(
+                f"phase {name}: {setting} cannot change in a run; the phase has {seen}",
+                hint="set it for the whole run, in its own section",
+            )
+
+
 def keep_model(run_file: RunFile) -> None:
     """Remember what the model is, once per run: later launches are held against it.
 

@@ -6,6 +6,7 @@ Invariants: a phase begins where the one before ended; whatever rule is met firs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -20,7 +21,9 @@ class StopRule(Section):
         default=None, ge=0, description="Optimizer steps of this phase; 0: none, which is cloning only, as first phase."
     )
     reward: float | None = Field(
-        default=None, allow_inf_nan=False, description="Mean reward of the trained samples over reward_steps steps."
+        default=None,
+        allow_inf_nan=False,
+        description="Mean reward over reward_steps steps, of samples trained or dropped as no_signal.",
     )
     reward_steps: PositiveInt = Field(default=10, description="Steps that the mean of reward is over.")
     tokens: PositiveInt | None = Field(default=None, description="Completion tokens trained on in this phase.")
@@ -41,3 +44,12 @@ class PhaseSettings(Section):
     settings: dict[str, JsonValue] = Field(
         default_factory=dict, description="Sections of the run file that are otherwise in this phase, and only there."
     )
+
+
+def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """`over` goes first, section by section; what it does not name stays."""
+    found = dict(base)
+    for name, value in over.items():
+        before = found.get(name)
+        found[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return found

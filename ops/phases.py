@@ -6,7 +6,8 @@ steps, which seals the ledger, or until another rule is met; (3) then they are s
 the step they came to as the last one, so that every open group gets its outcome and the ledger is sealed; (4) the end
 is noted in `phases.json`, and the next phase begins from there.
 Data in: the run file, `events`, the ledger's seal. Data out: `phases.json`; settings of the stages.
-Invariants: no group is open at a boundary, so nothing made for one phase is trained in the next. What was trained is in
+Invariants: no group is open at a boundary, and the learner of a phase drops what the new lineage reopens of the one
+before (`learner.first_group`), so nothing made for one phase is trained in the next. What was trained is in
 the ledger and the checkpoints as in any run: a phase boundary is an end and a new start of the same run, so a death at
 any moment is one, too. A phase that is noted as over is never run again.
 Failure: the exit code of the launch that failed; started again, the run goes on in the phase it was in.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,9 +26,9 @@ from typing import cast
 
 import click
 import orjson
-from pydantic import JsonValue
 
-from ops.phase_settings import PhaseSettings, StopRule
+from ops.made_with import check_phase
+from ops.phase_settings import PhaseSettings, StopRule, merged
 from ops.run_checks import check_run
 from ops.run_file import RunFile, Toml, parse_run_file, save_run_file
 from pipeline.stage import StopSignal
@@ -45,8 +46,10 @@ class PhaseProgress:
     name: str
     first_step: int = 0  # done when it began
     sealed_lineage: int = 0  # of the seal of the phase before; a later one is our own
+    first_group: int = 0  # groups that were admitted before it began
     last_step: int | None = None  # done when it was over; None: it is not
     last_lineage: int = 0  # of the seal it ended with
+    num_groups: int = 0  # of that seal: all that were admitted until then
     reason: str = ""  # why it was over
     closing_at: int | None = None  # a rule was met at this step: only the sealing is left
     time_s: float = 0.0  # at work
@@ -58,7 +61,7 @@ class PhaseProgress:
         if event.stage != "learner" or event.kind != "notice" or event.name != "step":
             return
         step, tokens = event.gauges.get("step"), event.gauges.get("num_tokens")
-        reward = event.gauges.get("reward_mean")
+        reward = event.gauges.get("reward_seen_mean", event.gauges.get("reward_mean"))
         if step is None or not math.isfinite(step) or step <= self.first_step:
             return
         number = int(step)
@@ -264,20 +267,26 @@ def _note_end(progress: PhaseProgress, ended: Launched, *, met: str, is_stopped:
     """What a launch that ended in order means for its phase."""
     seal = ended.seal
     if seal is not None and seal.lineage > progress.sealed_lineage:
-        progress.last_step, progress.last_lineage = seal.step, seal.lineage
+        _sealed(progress, seal)
         progress.reason = progress.reason if progress.reason else seal.reason
     elif met:
         progress.closing_at, progress.reason = _last_step(progress), met
     elif seal is not None and not is_stopped:  # nothing was started: there are no more prompts
-        progress.last_step, progress.last_lineage = seal.step, seal.lineage
+        _sealed(progress, seal)
         progress.reason = "nothing was left to do"
+
+
+def _sealed(progress: PhaseProgress, seal: LedgerSealed) -> None:
+    progress.last_step, progress.last_lineage, progress.num_groups = seal.step, seal.lineage, seal.num_groups
 
 
 def _after(before: PhaseProgress | None, *, name: str) -> PhaseProgress:
     """A phase that begins."""
     if before is None or before.last_step is None:
         return PhaseProgress(name=name)
-    return PhaseProgress(name=name, first_step=before.last_step, sealed_lineage=before.last_lineage)
+    return PhaseProgress(
+        name=name, first_step=before.last_step, sealed_lineage=before.last_lineage, first_group=before.num_groups
+    )
 
 
 def check_phases(run_file: RunFile) -> None:
@@ -297,6 +306,7 @@ def check_phases(run_file: RunFile) -> None:
                 hint="behaviour cloning comes before the first version of a run ([learner.cloning])",
             )
         chosen = effective(run_file, phase, progress=PhaseProgress(name=phase.name))
+        check_phase(run_file, chosen, name=phase.name)
         try:
             check_run(chosen)
         except SettingsError as error:
@@ -310,22 +320,14 @@ def effective(run_file: RunFile, phase: PhaseSettings, *, progress: PhaseProgres
         SettingsError: what the phase sets is wrong.
     """
     values = run_file.model_dump(mode="json", exclude={"phases"})
-    merged = cast("dict[str, Toml]", _merged(values, phase.settings))
-    chosen = parse_run_file(merged, origin=f"phase {phase.name}")
+    wanted = cast("dict[str, Toml]", merged(values, phase.settings))
+    chosen = parse_run_file(wanted, origin=f"phase {phase.name}")
     steps = phase.until.steps
     last = chosen.run.max_steps if steps is None else progress.first_step + steps
     if progress.closing_at is not None:
         last = min(last, progress.closing_at)
-    return chosen.model_copy(update={"run": chosen.run.model_copy(update={"max_steps": last})})
-
-
-def _merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """`over` goes first, section by section; what it does not name stays."""
-    found = dict(base)
-    for name, value in over.items():
-        before = found.get(name)
-        found[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
-    return found
+    learner = chosen.learner.model_copy(update={"first_group": progress.first_group})
+    return chosen.model_copy(update={"run": chosen.run.model_copy(update={"max_steps": last}), "learner": learner})
 
 
 def _last_step(progress: PhaseProgress) -> int:

@@ -41,6 +41,8 @@ def _errors(run_file: RunFile) -> Iterator[str]:
     yield from _environment_errors(run_file)
     if not run_file.required_rewards:
         yield "rewards: none is required and has a weight other than 0, so there is nothing to learn from"
+    elif all(term.weight == 0 for term in run_file.reward_terms.values()):
+        yield "rewards: all are gates of weight 0, and there is nothing that they could let through"
     ranks, name = _most_ranks(run_file)
     if ranks > run.partitions:
         yield (
@@ -78,6 +80,12 @@ def _environment_errors(run_file: RunFile) -> Iterator[str]:
             f"rewards.{named[0]}.plugin = environment and there is no [environment]: no sample has step rewards, so "
             "none would be scored"
         )
+    for name, chosen in run_file.evaluation.items():
+        if chosen.plugin == "environment":
+            yield (
+                f"evaluation.{name}.plugin = environment: an evaluation asks for completions of one turn, without step "
+                "rewards, so none would be scored"
+            )
 
 
 def _pool_errors(run_file: RunFile) -> Iterator[str]:

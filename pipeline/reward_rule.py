@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.records import RewardUse
+from schemas.reasons import Reason, Result
+from schemas.records import MemberOutcome, RewardUse
 from schemas.validation import MAX_REWARD
 
 Missing = Literal["wait", "fail", "leave_out"]
@@ -118,3 +119,13 @@ class RewardRule:
             if name in values and (names is None or name in names):
                 counts = is_open or name in self._gates
                 yield RewardUse(name=name, value=values[name], weight=weight if counts else 0.0)
+
+
+def rewards_seen(members: Iterable[MemberOutcome]) -> list[float]:
+    """Whole rewards of those members of a group that were trained, or dropped for nothing but that all had the same:
+    what a policy is worth. Without the latter, one that solves everything would look half as good."""
+    return [
+        sum(use.weight * use.value for use in member.rewards)
+        for member in members
+        if member.result == Result.TRAINED or member.reason == Reason.NO_SIGNAL
+    ]

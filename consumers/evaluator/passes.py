@@ -128,10 +128,7 @@ class Pass:
             self._settle(self._set.scoring.step(wait_s=0.0 if generates else _SCORE_WAIT_S))
 
     def give_up(self) -> None:
-        """Take what is under way out of engine and scorer."""
-        self._engine.abort(list(self._asked))
-        while self._engine.num_running > 0:
-            self._engine.step()
+        """Take what is under way out of the scorer; an engine that failed has nothing left of it."""
         self._set.scoring.abandon([(ATTEMPT, 0)])
 
     def record(self, *, facts: dict[str, str]) -> Evaluation:

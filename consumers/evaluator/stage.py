@@ -122,12 +122,13 @@ class EvaluatorStage:
         tasks = self._tasks(parts)
         self._context.metrics.gauge("evaluations_due", len(tasks))
         ready = next((task for task in tasks if task.version == parts.backend.engine.version), None)
-        if ready is not None:
+        may_try = self._context.clock.monotonic() >= self._not_before_s
+        if ready is not None and may_try:
             self._begin(ready, parts)
         elif parts.weights.version is not None:
             self._context.events.enter("fetching")
             self._news.poll(wait_s=TURN_S)
-        elif tasks and self._context.clock.monotonic() >= self._not_before_s:
+        elif tasks and may_try:
             manifest = self._news.published[tasks[0].version]
             parts.weights.begin(manifest, published=self._news.published)
         else:
@@ -244,6 +245,7 @@ class EvaluatorStage:
             current.step(limit_s=TURN_S)
         except EngineError as error:
             self._pass = None
+            current.give_up()
             self._failed("evaluation_failed", version=current.task.version, error=error)
             return
         if current.is_through:

@@ -69,6 +69,7 @@ class Assembler:
             closed=ClosedSet() if closed is None else closed.copy(),
             completed=self._complete,
             needs_reference=settings.needs_reference,
+            first_group=settings.first_group,
         )
         limits = ModelLimits(
             vocab_size=settings.vocab_size, context_tokens=settings.context_tokens, unverified=settings.unverified
@@ -252,11 +253,8 @@ class Assembler:
         return self._table.closed.copy()
 
     def positions(self, read: Positions) -> dict[TopicPartition, int]:
-        """Where a restart must read from: the lowest offset of a record of an unclosed group, else what was read.
-
-        Args:
-            read: next offset to be read, per partition (`Reader.positions`).
-        """
+        """Where a restart must read from: the lowest offset of a record of an unclosed group, else of what was `read`
+        (the next offset per partition, `Reader.positions`)."""
         return self._table.positions(read)
 
     @property
@@ -313,9 +311,9 @@ class Assembler:
         """Make a group that gets no better ready, or drop it; its other attempts are forgotten."""
         if self._table.open.pop(group.number, None) is None:
             return
-        winner = group.winner
-        if winner is None or winner.num_valid < max(1, group.needed):
-            self._drop(group, incomplete(group))
+        winner, is_past = group.winner, group.number < self._settings.first_group
+        if is_past or winner is None or not group.is_trainable(winner):
+            self._drop(group, Reason.RUN_ENDED if is_past else incomplete(group))
             return
         group.attempts = {winner.name: winner}
         self.num_completed += 1

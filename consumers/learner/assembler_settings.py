@@ -29,6 +29,7 @@ class AssemblerSettings:
     context_tokens: int | None = None  # most tokens of prompt and completion the model takes; None: not checked
     unverified: Literal["train", "drop"] = "train"  # what becomes of samples of weights that could not be checked
     needs_reference: bool = False  # members are final only once the reference model has scored them
+    first_group: int = 0  # open groups below it belong to an earlier phase of the run, and are dropped
     no_signal_limit: int = 0  # most groups without a signal that are dropped between two steps; 0: none
     steps_are_signal: bool = False  # turns' own rewards are a signal as well
 

@@ -77,13 +77,14 @@ class Slot:
 class Attempt:
     """One generation try of a whole group."""
 
-    __slots__ = ("name", "num_final", "num_valid", "slots")
+    __slots__ = ("is_spoiled", "name", "num_final", "num_valid", "slots")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.slots: dict[int, Slot] = {}
         self.num_final = 0
         self.num_valid = 0
+        self.is_spoiled = False  # a member lacks a reward without which its whole group is not trained
 
     def valid_slots(self) -> list[tuple[int, Slot]]:
         """(member, slot) of the valid members, ascending."""
@@ -190,8 +191,7 @@ class OpenGroup:
             slot.values[name] = value
         elif name in self.rule.required:
             slot.fail(name, _reward_problem(reward))
-            if name in self.rule.failing:
-                self.needed = self.size
+            attempt.is_spoiled = attempt.is_spoiled or name in self.rule.failing
         else:
             slot.absent |= {name}
         if slot.sample is not None:
@@ -220,24 +220,41 @@ class OpenGroup:
         return Joined.NEW
 
     def best(self) -> Attempt | None:
-        """The winner, else the attempt with most valid members, then most read ones; the earlier one at a tie."""
+        """The winner, else of the attempts, those that can be trained first, the one with most valid members, then most
+        read ones; the earlier one at a tie."""
         if self.winner is not None:
             return self.winner
-        return max(self.attempts.values(), key=lambda each: (each.num_valid, len(each.slots)), default=None)
+        return max(
+            self.attempts.values(),
+            key=lambda each: (self.is_trainable(each), each.num_valid, len(each.slots)),
+            default=None,
+        )
+
+    def is_trainable(self, attempt: Attempt) -> bool:
+        """Whether it has as many valid members as are needed."""
+        return attempt.num_valid >= max(1, self._needed(attempt))
 
     def freeze(self) -> bool:
         """Let the best attempt win as it is; False when it has fewer valid members than needed."""
         for attempt in self.attempts.values():
             self._stop_waiting(attempt)
         best = self.best()
-        if best is None or best.num_valid < self.needed:
+        if best is None or best.num_valid < self._needed(best):
             return False
         self.winner = best
         return True
 
     def hopeful_attempts(self) -> list[Attempt]:
         """Attempts that can still reach the needed number of valid members."""
-        return [each for each in self.attempts.values() if self.size - (each.num_final - each.num_valid) >= self.needed]
+        return [
+            each
+            for each in self.attempts.values()
+            if self.size - (each.num_final - each.num_valid) >= self._needed(each)
+        ]
+
+    def _needed(self, attempt: Attempt) -> int:
+        """Valid members without which this attempt is not trained."""
+        return self.size if attempt.is_spoiled else self.needed
 
     def _attempt(self, name: str) -> Attempt:
         attempt = self.attempts.get(name)
@@ -269,7 +286,7 @@ class OpenGroup:
             if self.rule.is_enough(slot.values) and self._is_referred(slot):
                 self._make_final(attempt, slot, failed=False)
             elif not all(slot.has_answer(name) for name in self.rule.failing):
-                self.needed = self.size
+                attempt.is_spoiled = True
 
     def _make_final(self, attempt: Attempt, slot: Slot, *, failed: bool) -> None:
         slot.is_final = True

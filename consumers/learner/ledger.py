@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from consumers.learner.outcomes import OutcomeDraft
 from pipeline.history import LedgerRecord, LedgerView
+from pipeline.reward_rule import rewards_seen
 from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, Version
 from schemas.validation import check_possible
@@ -46,6 +47,7 @@ class Ledger:
         self._clock = clock
         self.view = LedgerView(data_partitions)
         self._lineage = 0  # ours; 0: not begun
+        self._rewards: list[float] = []  # of what was written here and is not told yet
 
     def recover(self, log: Log, *, hooks: ReaderHooks, deadline: Deadline) -> LedgerView:
         """Read what earlier learners wrote.
@@ -132,6 +134,12 @@ class Ledger:
             manifest=manifest,
             retired=retired,
         )
+        self._rewards += [reward for draft in drafts for reward in rewards_seen(draft.members)]
+
+    def take_rewards(self) -> list[float]:
+        """Rewards of the groups written since the last call; see `pipeline.reward_rule.rewards_seen`."""
+        rewards, self._rewards = self._rewards, []
+        return rewards
 
     def write_outcomes(self, step: int, drafts: Sequence[OutcomeDraft]) -> None:
         """Write outcomes of groups that were dropped between steps; `step` is the step in progress (current + 1).

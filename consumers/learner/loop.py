@@ -248,7 +248,8 @@ class LearnerLoop:
         parts.check_holder()
         parts.data.commit_for_lag()
         self._announce()
-        report_step(self._context, pending, staged=staged, alarm=self._alarm)
+        rewards = parts.ledger.take_rewards()
+        report_step(self._context, pending, staged=staged, alarm=self._alarm, rewards=rewards)
         parts.upstream.reset()
 
     @property

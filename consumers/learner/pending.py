@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from consumers.learner.alarms import MismatchAlarm
 from consumers.learner.batch import Batch
@@ -30,8 +31,14 @@ class PendingStep:
     state: LearnerState  # what a checkpoint of these weights says, once the step is written
 
 
-def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, alarm: MismatchAlarm) -> None:
-    """Say what a step that was written was like."""
+def report_step(
+    context: StageContext, pending: PendingStep, *, staged: Staged, alarm: MismatchAlarm, rewards: Sequence[float]
+) -> None:
+    """Say what a step that was written was like.
+
+    Args:
+        rewards: of all that had one since the step before: see `pipeline.reward_rule.rewards_seen`.
+    """
     stats, step = pending.stats, pending.batch.step
     trained = [member for draft in pending.drafts for member in draft.members if member.result == Result.TRAINED]
     ages = [member.age for member in trained if member.age is not None]
@@ -58,6 +65,7 @@ def report_step(context: StageContext, pending: PendingStep, *, staged: Staged, 
         clipped_share=stats.clipped_share,
         capped_share=stats.capped_share,
         advantage_size=stats.advantage_size,
+        reward_seen_mean=fmean(rewards) if rewards else stats.reward_mean,
         **stats.own,
         **values,
     )

@@ -128,7 +128,8 @@ class ReadyGroups:
         """The first group if it is fit; None when it was reported, or changed and was put back."""
         oldest, _, group = heapq.heappop(self._heap)
         if not group.is_vetted and self._vet(group, step):
-            if group.best() is None or _num_valid(group) < group.needed:
+            best = group.best()
+            if best is None or not group.is_trainable(best):
                 self._unfit(group, incomplete(group))
             elif self._signal.drops(group):
                 self._unfit(group, Reason.NO_SIGNAL)

@@ -136,6 +136,11 @@ class LearnerSettings(Section):
     no_signal_batches: PositiveInt = Field(
         default=10, description="Most batches of such groups that are dropped for one step; further ones are trained."
     )
+    first_group: int = Field(
+        default=0,
+        ge=0,
+        description="Open groups with lower numbers are dropped as `run_ended`; a run in phases sets it.",
+    )
     packing: bool = Field(
         default=False,
         description="Lay several samples behind one another in one row, instead of padding each to the longest; "

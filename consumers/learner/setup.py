@@ -70,6 +70,7 @@ def make_assembler(
     settings = replace(
         settings,
         needs_reference=setup.has_reference,
+        first_group=setup.settings.first_group,
         no_signal_limit=no_signal_limit(setup.settings, groups_per_step=context.run.groups_per_step),
         steps_are_signal=steps_are_signal(setup.settings),
     )

@@ -46,6 +46,7 @@ class GroupTable:
         min_group_members: fewest valid members to be trained; None: all.
         closed: groups closed in the surviving history; taken over.
         needs_reference: members are final only once the reference model has scored them.
+        first_group: groups below it are not joined, they are completed as they are.
         completed: called with a group the moment its winner is known.
     """
 
@@ -57,10 +58,12 @@ class GroupTable:
         closed: ClosedSet,
         completed: Callable[[OpenGroup], None],
         needs_reference: bool = False,
+        first_group: int = 0,
     ) -> None:
         self._rule = rule
         self._needs_reference = needs_reference
         self._min_group_members = min_group_members
+        self._first_group = first_group
         self._completed = completed
         self.closed = closed
         self.unclosed: dict[int, OpenGroup] = {}  # all without a decided outcome
@@ -175,7 +178,7 @@ class GroupTable:
 
     def _join_held(self, prompt: PromptGroup) -> None:
         """Let a group that was opened have what came before it."""
-        if prompt.group_size < 1:
+        if prompt.group_size < 1 or prompt.group < self._first_group:
             self._completed(self.unclosed[prompt.group])
         held = self.held.pop(prompt.group, None)
         if held is not None:

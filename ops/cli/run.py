@@ -79,7 +79,7 @@ def up(
     from ops.launch import launch_all
     from ops.made_with import check_made_with
     from ops.named_checks import check_named
-    from ops.phases import check_phases
+    from ops.phases import PhaseProgress, check_phases, effective
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
 
@@ -89,7 +89,9 @@ def up(
         for warning in check_run(run_file):
             click.echo(f"warning: {warning}", err=True)
         check_named(run_file, stages=stages)
-        changed = check_made_with(run_file)
+        for phase in run_file.phases:
+            check_named(effective(run_file, phase, progress=PhaseProgress(name=phase.name)), stages=stages)
+        changed = check_made_with(run_file, in_phase=bool(run_file.phases))
         if changed:
             click.echo(f"note: {changed}", err=True)
         click.echo(f"{config}: settings of run {run_file.run.name!r} are fine")

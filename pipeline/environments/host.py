@@ -15,7 +15,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pipeline.environments.base import Action, Environment, EnvironmentFactory, Observation, Task, TryAgain
 from pipeline.environments.settings import EnvironmentSettings
 from schemas.errors import PluginError
+from schemas.validation import MAX_REWARD
 
 MOST_LOOPS = 4  # blocked ones that are borne
 _CLOSE_S = 2.0  # longest wait for environments to be closed at the end
@@ -43,6 +44,10 @@ class Reply:
 
 class _TooLate(Exception):
     """A call took longer than its limit."""
+
+
+class _WantsToEnd(Exception):
+    """An environment tried to end the process, which is not its own."""
 
 
 class _Loop:
@@ -148,7 +153,7 @@ class EnvironmentHost:
                 continue
             if place.call is not None:
                 place.call.future.cancel()
-            if place.environment is not None:
+            if place.call is not None or place.environment is not None:  # a reset may be making it right now
                 self._launch(_closed(place))
 
     def close(self) -> None:
@@ -174,7 +179,10 @@ class EnvironmentHost:
     async def _reset(self, place: _Place, task: Task, *, delay_s: float) -> Observation:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
-        environment = place.environment = self._factory()
+        try:
+            environment = place.environment = self._factory()
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _WantsToEnd(f"making it raised {error!r}") from error
         return await self._tried(place, lambda: environment.reset(task))
 
     async def _tried(self, place: _Place, call: Callable[[], Awaitable[Observation]]) -> Observation:
@@ -188,6 +196,8 @@ class EnvironmentHost:
                 if limit.expired():
                     raise _TooLate from None
                 raise
+            except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop, with all that runs in it
+                raise _WantsToEnd(f"it raised {error!r}") from error
             except TryAgain:
                 if not left:
                     raise
@@ -235,11 +245,21 @@ class EnvironmentHost:
 
 
 def _checked(observation: object) -> Observation:
+    """What an environment said, which nobody has looked at so far: it goes to a tokenizer and into a record."""
     if not isinstance(observation, Observation):
         raise TypeError(f"an environment answers with an Observation, not with a {type(observation).__name__}")
-    rewards = (observation.reward, *observation.earlier.values())
-    if not all(math.isfinite(reward) for reward in rewards):
-        raise ValueError(f"rewards {rewards} are not all finite numbers")
+    facts, earlier = observation.facts, observation.earlier
+    if not isinstance(facts, Mapping) or not isinstance(earlier, Mapping):
+        raise TypeError("facts and earlier of an Observation are mappings")
+    for text in (observation.text, *facts.keys(), *facts.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"text and facts of an Observation are texts, seen {text!r:.80}")
+        text.encode()  # what is no UTF-8, such as half a surrogate pair, cannot be written
+    if not all(isinstance(turn, int) for turn in earlier):
+        raise TypeError(f"delayed rewards are of turns by number, seen {list(earlier)!r:.80}")
+    rewards = (observation.reward, *earlier.values())
+    if not all(math.isfinite(reward) and abs(reward) <= MAX_REWARD for reward in rewards):
+        raise ValueError(f"rewards {rewards} are not all finite numbers of at most {MAX_REWARD:g}")
     return observation
 
 
@@ -247,13 +267,18 @@ async def _closed(place: _Place) -> Observation:
     """Close, once the call under way has ended; what it raises then concerns nobody."""
     if place.environment is not None:
         async with place.lock:
-            closing = asyncio.ensure_future(place.environment.close())
+            closing = asyncio.ensure_future(_close(place.environment))
             await asyncio.wait([closing], timeout=_CLOSE_S)
             if not closing.done():
                 closing.cancel()
             elif not closing.cancelled():
                 closing.exception()
     return Observation()
+
+
+async def _close(environment: Environment) -> None:
+    with suppress(SystemExit, KeyboardInterrupt):
+        await environment.close()
 
 
 async def _settled() -> None:

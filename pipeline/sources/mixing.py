@@ -121,7 +121,7 @@ class MixSource:
         except RecordInvalid as error:
             raise RecordInvalid(f"part {self._names[part]}: {error.message}", reason=error.reason) from error
         metadata = {**found.metadata, PART_KEY: self._names[part]}
-        if self.course:
+        if self.course or COURSE_KEY in metadata:  # a row's own would be taken for ours by a successor
             metadata[COURSE_KEY] = self.course
         return replace(found, metadata=metadata, source_index=index, epoch=0)
 

@@ -100,7 +100,7 @@ class SourceSettings(PlainSource):
         default=(), description="mix: other weights as the run goes on; absent: those of the parts throughout."
     )
     reward_groups: PositiveInt = Field(
-        default=64, description="mix: trained groups that the mean of until_reward is over."
+        default=64, description="mix: groups, trained or without a signal, that the mean of until_reward is over."
     )
 
     @property

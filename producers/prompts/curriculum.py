@@ -4,7 +4,7 @@ Role: tells the mix how far the run has come, before each prompt is drawn.
 Data in: outcomes of the ledger; the next group and index. Data out: stages that began.
 Invariants: the step of a prompt is that of its number (`groups_per_step` groups are a step), not the learner's, so a
 stage by step begins at the same prompt whatever the speed of the run. The reward is the mean over the last
-`reward_groups` trained groups of the stage itself: of numbers from its first group on.
+`reward_groups` groups of the stage itself that were trained or had no signal: of numbers from its first group on.
 Failure: none.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from pipeline.reward_rule import rewards_seen
 from pipeline.settings import RunSettings
 from pipeline.sources import MixSource, Source
-from schemas.reasons import Result
 from schemas.records import Outcome
 
 
@@ -39,15 +39,11 @@ class Curriculum:
             self._first_group = self._mix.stage_began
 
     def take(self, outcomes: Iterable[Outcome]) -> None:
-        """Learn the rewards of groups that were trained."""
+        """Learn the rewards of groups that were trained, or dropped without a signal."""
         if self._mix is None:
             return
         for outcome in outcomes:
-            rewards = [
-                sum(use.weight * use.value for use in member.rewards)
-                for member in outcome.members
-                if member.result == Result.TRAINED
-            ]
+            rewards = rewards_seen(outcome.members)
             if rewards and outcome.group >= self._first_group:
                 self._rewards.append(sum(rewards) / len(rewards))
 

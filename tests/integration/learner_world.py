@@ -60,6 +60,7 @@ class World:
     collective_limit_s: float = 20.0
     redis: RedisClient | None = None
     lease_s: float = 1.0
+    first_group: int = 0
     seqs: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class World:
             ranks=self.ranks,
             collective_limit_s=self.collective_limit_s,
             compare_every_steps=1,
+            first_group=self.first_group,
         )
         settings = settings.model_copy(
             update={"checkpoint": settings.checkpoint.model_copy(update={"every_steps": self.every_steps})}

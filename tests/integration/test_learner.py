@@ -227,6 +227,27 @@ def test_more_steps_may_be_asked_for_afterwards(world: World) -> None:
     assert (view.step, Counter(each.result for each in outcomes)) == (2, {"trained": 8})
 
 
+def test_what_a_phase_left_open_is_not_trained_in_the_next_one(world: World) -> None:
+    world.max_steps = 1
+    stage, _ = world.learner()
+    start(stage)
+    for number in range(6):
+        world.group(number, born=Version(lineage=1, step=0))
+    turn_until(stage, lambda: stage.finished, what="the end", each=alive(world, num_groups=6, lineage=1))
+    stage.stop(deadline=Deadline.after(10))
+    world.max_steps, world.first_group = 2, 6
+    second, _ = world.learner()
+    start(second)
+    for number in range(6, 10):
+        world.group(number, born=Version(lineage=1, step=1))
+    turn_until(second, lambda: second.finished, what="the end", each=alive(world, num_groups=10, lineage=2))
+    second.stop(deadline=Deadline.after(10))
+    view, outcomes = world.ledger()
+    trained = sorted(each.group for each in outcomes if each.result == "trained")
+    assert (view.step, trained) == (2, [0, 1, 2, 3, 6, 7, 8, 9])
+    assert sorted(each.group for each in outcomes if each.reason == "run_ended") == [4, 5]
+
+
 def test_a_checkpoint_of_prompts_that_are_gone_is_refused(world: World) -> None:
     world.max_steps = 1
     stage, context = world.learner()

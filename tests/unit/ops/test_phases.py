@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -92,7 +92,7 @@ class Stages:
                 lineage=self.lineage,
                 step=self.step,
                 seq=0,
-                num_groups=0,
+                num_groups=4 * self.step,
                 reason=f"max_steps {chosen.run.max_steps} reached",
                 sealed_unix_ms=0,
             )
@@ -129,6 +129,7 @@ def test_phases_follow_one_another_each_with_its_settings_and_its_end(tmp_path: 
     assert [each.run.max_steps for each in stages.launches] == [0, 50, 2, 90, 12], "a rule's end is sealed by a launch"
     assert [each.rewards["short"].weight for each in stages.launches] == [1.0, 0.0, 0.0, 1.0, 1.0]
     assert [each.learner.optimizer.learning_rate for each in stages.launches[-2:]] == [1e-4, 1e-4]
+    assert [each.learner.first_group for each in stages.launches] == [0, 0, 0, 8, 8], "its own groups are reopened"
     assert all(each.phases == () for each in stages.launches)
     assert "phase sums: over at step 2: reward 0.600 over 2 steps reached 0.5" in said
     again = Stages(step=12)
@@ -180,6 +181,12 @@ def test_a_failed_launch_ends_the_run_with_its_code_and_the_phase_stays(tmp_path
         ((SUMS, SUMS), "more than once"),
         ((SUMS, CLONE), "only the first phase may clone"),
         (({**SUMS, "settings": {"learner": {"speed": 1}}},), "phase sums: 1 setting"),
+        ((CLONE, {**SUMS, "settings": {"run": {"group_size": 2}}}), r"phase sums: run\.group_size"),
+        (({**SUMS, "settings": {"run": {"name": "other"}}},), r"phase sums: run\.name"),
+        (
+            ({**SUMS, "settings": {"learner": {"cloning": {"num_steps": 3}}}},),
+            r"phase sums: learner\.cloning\.num_steps",
+        ),
         (({**SUMS, "settings": {"rewards": {"sum": {"weight": 0}, "short": {"weight": 0}}}},), "nothing to learn from"),
     ],
 )
@@ -213,6 +220,13 @@ def test_time_is_added_up_over_starts(tmp_path: Path) -> None:
     now[0] = 104.0
     watch.turn()
     assert (stop.requested, watch.met) == (True, "10 s have passed, of 10")
+
+
+def test_solved_groups_that_taught_nothing_count_for_the_reward(tmp_path: Path) -> None:
+    progress = PhaseProgress(name="a")
+    event = stepped(1, reward=0.5)
+    progress.add(replace(event, gauges={**event.gauges, "reward_seen_mean": 0.9}), keep_rewards=1)
+    assert progress.met(StopRule(reward=0.8, reward_steps=1)).startswith("reward 0.900")
 
 
 def test_a_phase_may_have_other_prompts_and_a_plain_run_not(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
             ["rollout.replicas = 2 and learner.ranks = 2 need 4 slots at the start, run.slots = 3"],
         ),
         (["rewards.sum.plugin=environment"], ["rewards.sum.plugin", "no [environment]"]),
+        (["rewards.sum.weight=0", "rewards.sum.gate_above=0"], ["all are gates of weight 0"]),
+        (
+            ["environment.plugin=guess", "evaluation.e.plugin=environment", 'evaluation.e.source.files=["a"]'],
+            ["evaluation.e.plugin = environment", "of one turn"],
+        ),
         (["environment.plugin=guess", "learner.buffer_bytes=8000000"], ["learner.buffer_bytes = 8000000", "13369344"]),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
         (["rollout.engine=http"], ["names 0 server(s)", "rollout.replicas = 1"]),

@@ -81,6 +81,16 @@ def test_a_course_is_all_that_a_successor_needs(tmp_path: Path) -> None:
     assert successor.stage == 2
 
 
+def test_a_word_of_a_row_is_not_taken_for_the_course(tmp_path: Path) -> None:
+    settings = mix(tmp_path, {"weights": {"easy": 1}, "until_step": 2}, {"weights": {"hard": 1}})
+    row = json.dumps({"question": "e", "course": "101"}) + "\n"
+    (tmp_path / "easy.jsonl").write_text(row)
+    source = opened(settings)
+    successor = opened(settings)
+    successor.restore(source.item(0).metadata["course"])
+    assert (source.stage, successor.stage) == (0, 0)
+
+
 @pytest.mark.parametrize("course", ["8,40,90,7", "40,8", "x", "", "-1"])
 def test_a_course_of_another_form_breaks_nothing(tmp_path: Path, course: str) -> None:
     source = opened(mix(tmp_path, {"weights": {"easy": 1}, "until_step": 2}, {"weights": {"hard": 1}}))
@@ -132,13 +142,17 @@ def groups(world: World) -> list[PromptGroup]:
     return sorted(found, key=lambda record: record.group)
 
 
-def train(world: World, stage: PromptsStage, *numbers: int, value: float) -> None:
-    """Close groups as trained, with a reward for every member, and let the producer hear of it."""
+def train(
+    world: World, stage: PromptsStage, *numbers: int, value: float, result: Result = Result.TRAINED, reason: str = ""
+) -> None:
+    """Close groups, as trained unless said otherwise, with a reward for every member; let the producer hear of it."""
     use = (RewardUse(name="sum", value=value, weight=1.0),)
-    members = tuple(MemberOutcome(member=number, result=Result.TRAINED, rewards=use) for number in (0, 1))
+    members = tuple(
+        MemberOutcome(member=number, result=result, reason=reason or None, rewards=use) for number in (0, 1)
+    )
     world.write(
         *(
-            (LEDGER, replace(world.outcome(group, lineage=1, step=1, result=Result.TRAINED), members=members), None)
+            (LEDGER, replace(world.outcome(group, lineage=1, step=1, result=result), members=members), None)
             for group in numbers
         )
     )
@@ -152,6 +166,18 @@ def test_a_stage_by_step_begins_at_its_prompt_whatever_the_speed(world: World, t
         stage.turn()
     parts = [each.metadata["part"] for each in groups(world)]
     assert parts == ["easy"] * 8 + ["hard"] * 4, "four groups are a step"
+
+
+@pytest.mark.parametrize(("reason", "part"), [("no_signal", "hard"), ("stale", "easy")])
+def test_groups_that_were_dropped_as_they_are_all_solved_count_for_a_stage_by_reward(
+    world: World, tmp_path: Path, reason: str, part: str
+) -> None:
+    settings = mix(tmp_path, {"weights": {"easy": 1}, "until_reward": 0.9}, {"weights": {"hard": 1}}, reward_groups=4)
+    stage = producer(world, settings)
+    for _ in range(3):
+        stage.turn()
+    train(world, stage, 0, 1, 2, 3, 4, 5, value=1.0, result=Result.DROPPED, reason=reason)
+    assert groups(world)[-1].metadata["part"] == part
 
 
 def test_a_stage_by_reward_begins_when_its_own_groups_reached_it_and_is_kept_by_a_successor(

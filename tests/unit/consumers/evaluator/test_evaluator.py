@@ -14,6 +14,7 @@ from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
 from consumers.evaluator.stage import EvaluatorSetup, EvaluatorStage
 from ops.evaluations import curves_of, evaluations_of
 from pipeline.engines.backends import Backend
+from pipeline.engines.base import Generation
 from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.settings import ModelSettings, WeightsSettings
@@ -22,7 +23,7 @@ from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.peer import PeerServer, PeerSettings
 from pipeline.weights.state import decode_arrays
 from pipeline.weights.tokens import load_or_create_token
-from schemas.errors import SettingsError
+from schemas.errors import EngineError, SettingsError
 from schemas.evaluation import Evaluation
 from schemas.records import LedgerSealed, StageEvent, Version
 from tests.unit.producers.world import World, events_of, records_of, started, until
@@ -51,11 +52,12 @@ class Site:
     world: World
     log: MemoryLog
     sets: dict[str, EvaluationSettings]
+    own: EvaluatorSettings = QUICK
     stages: list[EvaluatorStage] = field(default_factory=list)
 
     def evaluator(self, engine: ScriptedEngine | None = None) -> EvaluatorStage:
         setup = EvaluatorSetup(
-            evaluator=QUICK,
+            evaluator=self.own,
             sets=self.sets,
             model=ModelSettings(path=Path("none")),
             weights=WeightsSettings(fetch_deadline_s=2.0),
@@ -204,6 +206,25 @@ def test_an_engine_that_fails_costs_the_pass_and_no_more(site: Site) -> None:
     engine.close()
     until(stage, lambda: bool(events_of(site.log, "evaluation_failed")))
     assert site.seen() == []
+
+
+class FailingEngine(ScriptedEngine):
+    """Keeps its version, and generates nothing."""
+
+    def step(self) -> list[Generation]:
+        raise EngineError("the server is away")
+
+
+def test_an_engine_that_goes_on_failing_is_asked_again_after_a_pause_only(site: Site) -> None:
+    site.own = QUICK.model_copy(update={"fetch_retry_s": 600.0})
+    site.world.lineage(1)
+    site.world.publish(1, 20)
+    stage = site.evaluator(FailingEngine())
+    until(stage, lambda: bool(events_of(site.log, "evaluation_failed")))
+    for _ in range(3):
+        stage.turn()
+    assert len(events_of(site.log, "evaluation_failed")) == 1
+    assert site.phases()[-1] == "waiting_for_versions"
 
 
 def test_a_set_without_prompts_is_refused(site: Site, tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ def assembler(
     needs_reference: bool = False,
     no_signal_limit: int = 0,
     steps_are_signal: bool = False,
+    first_group: int = 0,
 ) -> Assembler:
     modes = {"drop": "drop", "wait": "wait", "train": "train"}
     return Assembler(
@@ -214,6 +215,7 @@ def assembler(
             needs_reference=needs_reference,
             no_signal_limit=no_signal_limit,
             steps_are_signal=steps_are_signal,
+            first_group=first_group,
         ),
         clock=clock if clock is not None else ManualClock(),
         lineages=tree if tree is not None else lineages(),

@@ -171,6 +171,20 @@ def test_what_is_open_at_the_end_is_closed_with_that_reason() -> None:
     assert (target.num_unclosed, target.num_ready) == (0, 0)
 
 
+def test_what_is_open_of_an_earlier_phase_is_dropped_whatever_is_there_of_it() -> None:
+    target = assembler(first_group=2)
+    feed(target, [*whole(0), sample(1, 0), prompt(1, size=2), *whole(2)])
+    drafts = target.take_outcomes()
+    assert fates(drafts) == dict.fromkeys(range(2), "dropped(run_ended)")
+    assert (target.num_unclosed, target.num_ready) == (1, 1)
+    batch = target.cut(0, 1)
+    assert batch is not None
+    assert [group.group for group in batch.groups] == [2]
+    target.mark_trained(batch)
+    target.take_outcomes()
+    assert (target.buffered_bytes, target.closed.watermark) == (0, 3)
+
+
 def test_tokens_the_model_does_not_have_are_dropped_before_they_break_a_step() -> None:
     target = assembler(vocab_size=2, min_group_members=1)
     feed(target, [prompt(0, size=2), sample(0, 0), reward(0, 0), reward(0, 1)])

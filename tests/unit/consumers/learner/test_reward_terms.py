@@ -99,6 +99,18 @@ def test_a_required_reward_that_failed_ends_its_sample_or_its_group(missing: str
         ]
 
 
+def test_an_attempt_that_was_given_up_does_not_end_the_group_of_another_one() -> None:
+    """Its producer died between two samples, and the reward of the first failed."""
+    clock = ManualClock()
+    term = RewardSettings(plugin="exact_match", missing="fail").term
+    target = assembler(weights={"match": term}, min_group_members=3, clock=clock)
+    whole = group(match=[1, 0, 1])
+    given_up: list[Record] = [sample(0, 3, attempt="b"), reward(0, 3, attempt="b", value=None, failure="Boom: no")]
+    feed(target, [whole[0], *given_up, *whole[1:4], *whole[5:]])  # one sample of the other never came
+    let_pass(target, clock, 101.0)
+    assert cut(target) == [1, 0, 1]
+
+
 @pytest.mark.parametrize(("missing", "expected"), [("wait", [1, 0, 1]), ("fail", [])])
 def test_a_required_reward_that_never_came_ends_its_sample_or_its_group(missing: str, expected: list[float]) -> None:
     clock = ManualClock()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,14 @@ from schemas.errors import PluginError, SettingsError
 HERE = "tests.unit.pipeline.environments.test_host"
 TASK = Task(run="r", group=3, member=1, prompt="2+3", answer=None, metadata={}, seed=7)
 ACTION = Action(text="5", turn=0, finish_reason="stop", last=False)
+ODD = [
+    Observation(text=5),  # type: ignore[arg-type]
+    Observation(text="\udc80"),
+    Observation(facts={"steps": 3}),  # type: ignore[dict-item]
+    Observation(facts=None),  # type: ignore[arg-type]
+    Observation(earlier={"0": 1.0}),  # type: ignore[dict-item]
+    Observation(reward=1e300),
+]
 CALLS: list[str] = []
 RELEASE = threading.Event()
 
@@ -57,6 +67,32 @@ class Wrong(Noting):
 
     async def reset(self, task: Task) -> Observation:
         return "hello"  # type: ignore[return-value]
+
+
+class Odd(Noting):
+    """Says what no tokenizer or record can take; the member chooses."""
+
+    async def reset(self, task: Task) -> Observation:
+        return ODD[task.member]
+
+
+class Leaving(Noting):
+    """Wants to end the process."""
+
+    async def step(self, action: Action) -> Observation:
+        sys.exit(3)
+
+    async def close(self) -> None:
+        CALLS.append("close")
+        sys.exit(3)
+
+
+class Slow(Noting):
+    """Takes its time to be made."""
+
+    def __init__(self) -> None:
+        CALLS.append("making")
+        RELEASE.wait()
 
 
 class Half:
@@ -135,6 +171,44 @@ def test_an_answer_that_is_none_fails(plugin: str, error: str) -> None:
     running.step("a", ACTION)
     assert "not all finite" in reply_of(running).error
     running.close()
+
+
+@pytest.mark.parametrize("member", range(len(ODD)))
+def test_an_answer_that_cannot_be_read_or_kept_is_the_failure_of_its_call(member: int) -> None:
+    running = host("Odd")
+    running.begin("a", replace(TASK, member=member))
+    found = reply_of(running)
+    assert found.observation is None
+    assert found.error.startswith(("TypeError", "ValueError", "UnicodeEncodeError"))
+    running.close()
+
+
+def test_one_that_wants_to_end_the_process_ends_its_own_call_only() -> None:
+    running = host("Leaving")
+    for key in ("a", "b"):
+        running.begin(key, TASK)
+        assert reply_of(running).observation is not None
+    running.step("a", ACTION)
+    assert "SystemExit(3)" in reply_of(running).error
+    running.forget(["a"])
+    running.step("b", ACTION)
+    assert "SystemExit(3)" in reply_of(running).error
+    running.close()
+    assert CALLS.count("close") == 2
+
+
+def test_one_that_is_forgotten_while_it_is_made_is_closed() -> None:
+    RELEASE.set()  # one is made for a look
+    running = host("Slow")
+    RELEASE.clear()
+    CALLS.clear()
+    running.begin("a", TASK)
+    while "making" not in CALLS:
+        assert running.poll(wait_s=0.01) == []
+    running.forget(["a"])
+    RELEASE.set()
+    running.close()
+    assert CALLS[-1] == "close"
 
 
 @pytest.mark.parametrize(
