@@ -198,7 +198,7 @@ class EvaluatorStage:
         folder = context.run.folder
         return EvaluatorWeights(
             ChunkStore(folder / "weights" / "engines", max_bytes=weights.store_max_bytes),
-            decode=backend.decode,
+            backend=backend,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
                 token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)

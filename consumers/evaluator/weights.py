@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.engines.backends import Decoder
+from pipeline.engines.backends import Backend
 from pipeline.engines.base import StateTensor
 from pipeline.settings import WeightsSettings
 from pipeline.traffic.classes import TrafficClass
@@ -51,7 +51,7 @@ class EvaluatorWeights:
 
     Args:
         store: of this host's engines.
-        decode: from chunks to the tensors that the engine takes.
+        backend: how chunks become tensors that the engine takes.
         directory: further peers.
         client: how peers are asked.
         model_dir: the engine's own files, which may hold the first version.
@@ -61,14 +61,14 @@ class EvaluatorWeights:
         self,
         store: ChunkStore,
         *,
-        decode: Decoder,
+        backend: Backend,
         directory: PeerDirectory,
         client: ClientSettings,
         settings: WeightsSettings,
         model_dir: Path,
     ) -> None:
         self._store = store
-        self._held = HeldState[StateTensor](decode)  # touched by the thread only
+        self._held = HeldState[StateTensor](backend.decode, merge=backend.merge)  # touched by the thread only
         self._directory = directory
         self._client = replace(client, traffic_class=str(TrafficClass.EVALUATION))
         self._settings = settings
