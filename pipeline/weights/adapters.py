@@ -144,7 +144,7 @@ class Adapting:
             WeightsError: they do not fit the base.
         """
         hasher = blake3()
-        for _, tensor in self.base.merging(_tensors(state), self.scale):
+        for _, tensor in self.base.merging(adapter_tensors(state), self.scale):
             for piece in pieces(tensor, dtype=wire_dtype_of(tensor, wire_dtype=None)):
                 hasher.update(piece)
         return AdapterOf(
@@ -195,7 +195,7 @@ class Merger:
         return merged
 
 
-def _tensors(state: WireState) -> dict[str, Tensor]:
+def adapter_tensors(state: WireState) -> dict[str, Tensor]:
     """Float32 tensors over a wire state's own memory."""
     found = {}
     for entry, buffer in zip(state.entries, state.buffers, strict=True):
