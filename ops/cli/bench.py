@@ -18,6 +18,7 @@ NAMES = (
     "elastic",
     "environments",
     "ingest",
+    "lora",
     "rewards",
     "schedule",
     "soak",
