@@ -111,6 +111,7 @@ def bench_lora(size: LoraSize, *, say: Callable[[str], None]) -> result.BenchRes
     noise = result.Noise()
     torch.set_num_threads(1)
     values: dict[str, result.Number] = {}
+    figures: dict[str, dict[str, float]] = {}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         run_file = demo_settings(Path(folder))
@@ -120,13 +121,14 @@ def bench_lora(size: LoraSize, *, say: Callable[[str], None]) -> result.BenchRes
             way = _Way(Path(folder) / variant.name)
             rewards = list(playground.learn(variant, num_steps=size.num_steps, serve=way.serve))
             way.close()
-            found = _figures(rewards, way)
+            found = figures[variant.name] = _figures(rewards, way)
             values |= {f"{variant.name}_{name}": value for name, value in found.items()}
             start, end = found["reward_start"], found["reward_end"]
             cells = (f"{found['publish_bytes']:,.0f}", f"{found['first_bytes']:,.0f}", f"{start:.3f}", f"{end:.3f}")
             rows.append((variant.name, *cells, f"{found['loading_s'] * 1e3:.1f}", variant.note))
             say(f"{variant.name}: {cells[0]} bytes per publish, reward {start:.3f} -> {end:.3f}")
-    values["bytes_share"] = float(values["lora_publish_bytes"]) / float(values["full_publish_bytes"])
+    share = figures["lora"]["publish_bytes"] / figures["full"]["publish_bytes"]
+    values["bytes_share"] = share
     return result.BenchResult(
         name="lora",
         table=result.Table(
@@ -136,7 +138,7 @@ def bench_lora(size: LoraSize, *, say: Callable[[str], None]) -> result.BenchRes
         ),
         values=values,
         notes=(
-            f"adapters take {values['bytes_share']:.1%} of the bytes; the model has 125,376 parameters in narrow "
+            f"adapters take {share:.1%} of the bytes; the model has 125,376 parameters in narrow "
             "matrices, of which adapters are a large part; docs/guides/lora.md has the share of larger models",
             "every version was merged and its digest compared before samples were drawn with it",
             "load ms: decoding, merging and checking, processor time of one version",
