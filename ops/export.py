@@ -121,10 +121,10 @@ def export_version(
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         if form.adapter:
-            _write_adapter(aside, manifest, state, model=model)
+            _write_adapter(aside, manifest, state=state, model=model)
         else:
             whole = merged(manifest, state, model=model, dtype=form.dtype)
-            _write_model(aside, manifest, whole, model=model)
+            _write_model(aside, manifest, state=whole, model=model)
         (aside / "rlweave.json").write_bytes(orjson.dumps(_origin(manifest), option=orjson.OPT_INDENT_2))
         if target.is_dir():
             target.rmdir()  # it is empty
@@ -184,7 +184,7 @@ def _has_all(store: ChunkStore, route: Route) -> bool:
     return all(store.verified(chunk.digest) for part in parts_of(route, store=store) for chunk in part.chunks)
 
 
-def _write_model(folder: Path, manifest: Manifest, state: WireState, *, model: Path) -> None:
+def _write_model(folder: Path, manifest: Manifest, *, state: WireState, model: Path) -> None:
     copy_model_files(model, folder)
     say_dtype(folder / "config.json", {entry.dtype for entry in state.entries})
     entries = {entry.name: (entry.dtype, entry.shape) for entry in state.entries if entry.tied_to is None}
@@ -193,7 +193,7 @@ def _write_model(folder: Path, manifest: Manifest, state: WireState, *, model: P
     _verify(folder / WEIGHTS_FILE, digest, version=manifest.version)
 
 
-def _write_adapter(folder: Path, manifest: Manifest, state: WireState, *, model: Path) -> None:
+def _write_adapter(folder: Path, manifest: Manifest, *, state: WireState, model: Path) -> None:
     folder.mkdir(parents=True)
     _write_weights(folder / ADAPTER_FILE, state, header=adapter_header(state))
     _verify(folder / ADAPTER_FILE, manifest.state_digest, version=manifest.version)
