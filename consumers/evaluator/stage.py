@@ -29,7 +29,6 @@ from consumers.evaluator.news import News
 from consumers.evaluator.passes import EvaluationSet, Pass, read_prompts
 from consumers.evaluator.plan import Task, due_tasks
 from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
-from consumers.evaluator.weights import EvaluatorWeights, Fetched
 from consumers.rewards.opening import open_plugin
 from consumers.rewards.scoring import Scoring
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
@@ -37,9 +36,11 @@ from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.sources import open_source
 from pipeline.stage import TURN_S, StageContext
+from pipeline.traffic.classes import TrafficClass
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.download import ClientSettings
+from pipeline.weights.staging import Staged, Staging
 from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import run_token
 from schemas.errors import EngineError, RlweaveError, SettingsError
@@ -68,7 +69,7 @@ class _Parts:
     """What exists once the stage has started."""
 
     backend: Backend
-    weights: EvaluatorWeights
+    weights: Staging
     sets: Mapping[str, EvaluationSet]
     writer: Writer
 
@@ -115,15 +116,15 @@ class EvaluatorStage:
         if self._pass is not None:
             self._go_on(self._pass, parts)
             return
-        fetched = parts.weights.poll()
-        if fetched is not None:
-            self._load(fetched, parts)
+        staged = parts.weights.poll()
+        if staged is not None:
+            self._load(staged, parts)
         tasks = self._tasks(parts)
         self._context.metrics.gauge("evaluations_due", len(tasks))
         ready = next((task for task in tasks if task.version == parts.backend.engine.version), None)
         if ready is not None:
             self._begin(ready, parts)
-        elif parts.weights.is_busy:
+        elif parts.weights.version is not None:
             self._context.events.enter("fetching")
             self._news.poll(wait_s=TURN_S)
         elif tasks and self._context.clock.monotonic() >= self._not_before_s:
@@ -193,31 +194,38 @@ class EvaluatorStage:
         )
         return open_backend(own.engine, settings)
 
-    def _open_weights(self, backend: Backend) -> EvaluatorWeights:
+    def _open_weights(self, backend: Backend) -> Staging:
+        """Over the store of this host's engines: what rollouts here have fetched is not fetched again. Chunks are asked
+        for as evaluation, which peers hold back for weights that rollouts wait for."""
         context, weights = self._context, self._setup.weights
         folder = context.run.folder
-        return EvaluatorWeights(
+        return Staging(
             ChunkStore(folder / "weights" / "engines", max_bytes=weights.store_max_bytes),
+            owner="evaluator",
             backend=backend,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
-                token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
+                token=run_token(folder, token_file=weights.token_file),
+                tls=client_context(ca=weights.tls_ca),
+                traffic_class=str(TrafficClass.EVALUATION),
             ),
             settings=weights,
             model_dir=self._setup.model.path,
+            alone=True,
         )
 
-    def _load(self, fetched: Fetched, parts: _Parts) -> None:
-        if fetched.error is not None or fetched.state is None:
-            self._failed("fetch_failed", version=fetched.version, error=fetched.error)
+    def _load(self, staged: Staged, parts: _Parts) -> None:
+        version = staged.manifest.version
+        if staged.state is None or staged.result is None:
+            self._failed("fetch_failed", version=version, error=staged.error)
             return
-        self._context.metrics.observe("fetch_s", fetched.seconds)
-        self._context.metrics.count("weight_bytes", fetched.num_bytes, direction="received")
+        self._context.metrics.observe("fetch_s", staged.result.seconds)
+        self._context.metrics.count("weight_bytes", staged.result.bytes_fetched, direction="received")
         with self._context.events.phase("swapping"):
             try:
-                parts.backend.engine.load(fetched.version, fetched.state)
+                parts.backend.engine.load(version, staged.state)
             except EngineError as error:
-                self._failed("load_failed", version=fetched.version, error=error)
+                self._failed("load_failed", version=version, error=error)
                 return
         self._context.events.version = parts.backend.engine.version
 

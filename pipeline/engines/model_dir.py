@@ -9,8 +9,9 @@ Failure: `EngineError` that names the path, what is missing and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from logging import ERROR as LOG_ERRORS_ONLY
 from pathlib import Path
 from typing import Protocol, cast
@@ -55,6 +56,16 @@ def quiet_transformers() -> Iterator[None]:
             switches.enable_progress_bar()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Where a model goes, and what it is to messages."""
+
+    device: torch.device
+    dtype: torch.dtype
+    what: str
+    hint: str = "use the complete model directory"  # when tensors are missing
+
+
 def load_model(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
     """Load a causal LM with all its weights, in eval mode.
 
@@ -67,13 +78,21 @@ def load_model(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
         EngineError: absent or not a model, weights missing or of another shape, no such device or dtype.
     """
     _check_directory(path)
-    target = parse_device(device)
-    weights_dtype = parse_dtype(dtype)
+    where = Loading(device=parse_device(device), dtype=parse_dtype(dtype), what="causal language model")
+    return load_whole(AutoModelForCausalLM.from_pretrained, path, where=where)
+
+
+def load_whole(load: Callable[..., object], path: Path, *, where: Loading) -> PreTrainedModel:
+    """Load a model with all its tensors, from safetensors and without code of its own, in eval mode.
+
+    Raises:
+        EngineError: not such a model, or tensors are missing or of another shape.
+    """
     with quiet_transformers():
         try:
-            loaded = AutoModelForCausalLM.from_pretrained(
+            loaded = load(
                 path,
-                dtype=weights_dtype,
+                dtype=where.dtype,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -81,7 +100,7 @@ def load_model(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
             )
         except LOADER_ERRORS as error:
             raise EngineError(
-                f"no causal language model can be loaded from {path}: {error}",
+                f"no {where.what} can be loaded from {path}: {error}",
                 hint="give a directory written by save_pretrained, with safetensors weights and no code of its own",
             ) from error
     model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
@@ -89,9 +108,9 @@ def load_model(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
     if absent:
         raise EngineError(
             f"{path} lacks {len(absent)} of the model's tensors, {absent[0]} among them; they would be random",
-            hint="use the complete model directory",
+            hint=where.hint,
         )
-    on_device: PreTrainedModel = nn.Module.to(model, target)
+    on_device: PreTrainedModel = nn.Module.to(model, where.device)
     on_device.train(False)
     return on_device
 

@@ -16,10 +16,10 @@ from typing import cast
 
 import blake3
 import torch
-from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
 
-from pipeline.engines.model_dir import LOADER_ERRORS, load_tokenizer, parse_device, parse_dtype, quiet_transformers
+from pipeline.engines.model_dir import Loading, load_tokenizer, load_whole, parse_device, parse_dtype
 from schemas.errors import EngineError
 
 
@@ -40,7 +40,13 @@ class RewardModel:
         self._device = parse_device(device)
         torch.set_num_threads(threads)
         self._tokenizer = load_tokenizer(path)
-        self._model = _load(path, device=self._device, dtype=parse_dtype(dtype))
+        where = Loading(
+            device=self._device,
+            dtype=parse_dtype(dtype),
+            what="sequence classifier",
+            hint="use the directory of a trained reward model, not of a language model",
+        )
+        self._model = load_whole(AutoModelForSequenceClassification.from_pretrained, path, where=where)
         self._num_labels = len(self._model.config.id2label or {0: ""})
         if not 0 <= label < self._num_labels:
             raise EngineError(f"label = {label}: the model in {path} has outputs 0 to {self._num_labels - 1}")
@@ -70,34 +76,6 @@ class RewardModel:
         outputs = logits if self._num_labels == 1 else torch.softmax(logits, dim=-1)
         values: list[float] = outputs[:, self._label].tolist()
         return values
-
-
-def _load(path: Path, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    with quiet_transformers():
-        try:
-            loaded = AutoModelForSequenceClassification.from_pretrained(
-                path,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-        except LOADER_ERRORS as error:
-            raise EngineError(
-                f"no sequence classifier can be loaded from {path}: {error}",
-                hint="give a directory written by save_pretrained, with safetensors weights and no code of its own",
-            ) from error
-    model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
-    absent = sorted(info["missing_keys"])
-    if absent:
-        raise EngineError(
-            f"{path} lacks {len(absent)} of the classifier's tensors, {absent[0]} among them; they would be random",
-            hint="use the directory of a trained reward model, not of a language model",
-        )
-    on_device: PreTrainedModel = nn.Module.to(model, device)
-    on_device.train(False)
-    return on_device
 
 
 def _digest(path: Path) -> str:

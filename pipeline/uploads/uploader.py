@@ -185,6 +185,10 @@ class Uploader:
                 let_go(version, folder=self._held)
         self._queue.done, self._queue.in_hand = done, next(iter(usable), None)
         self._is_known = True
+        ours = max(whole_versions(self._checkpoints), default=None)
+        if done is not None and ours is not None and ours < done:
+            details = {"version": str(ours), "at_target": str(done), "url": safe_url(self._url)}
+            self._events.notice("upload_target_is_ahead", details=details)
 
     def _work(self, version: Version, *, place: Path) -> Callable[[Progress], Marker]:
         settings = self._settings

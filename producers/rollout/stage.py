@@ -37,6 +37,7 @@ from pipeline.stage import StageContext
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.download import ClientSettings
+from pipeline.weights.staging import Staging
 from pipeline.weights.tls import client_context
 from pipeline.weights.tokens import run_token
 from producers.control import Control
@@ -48,7 +49,6 @@ from producers.rollout.handover import HandOver, HandOverParts
 from producers.rollout.output import SampleOutput
 from producers.rollout.partials import Partials
 from producers.rollout.settings import RolloutSettings
-from producers.rollout.staging import Staging
 from producers.rollout.tickets import Taken, Ticket
 from producers.rollout.watch import StuckPrompts
 from producers.rollout.weights import WeightSync

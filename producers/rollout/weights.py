@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from pipeline.engines.base import Engine
 from pipeline.stage import StageContext
+from pipeline.weights.staging import Staged, Staging
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.settings import RolloutSettings
-from producers.rollout.staging import Staged, Staging
 from schemas.errors import EngineError, FetchCancelled, RlweaveError
 from schemas.records import Version
 

@@ -48,8 +48,8 @@ class ScheduleSize:
         policies: on real stages; absent: all.
     """
 
-    steps: int = 60
-    lockstep_steps: int = 16
+    steps: int = 48
+    lockstep_steps: int = 10
     scale: float = 0.05
     workloads: tuple[str, ...] = (STATIONARY, DRIFTING)
     policies: tuple[str, ...] | None = None

@@ -181,6 +181,21 @@ def test_what_is_at_the_target_already_is_not_uploaded_by_a_successor(run: Run) 
     assert len(run.told.notices) == 1
 
 
+def test_a_target_with_a_newer_one_is_told_and_passed_later(run: Run) -> None:
+    make_checkpoint(run.checkpoints, "2.9")
+    run.turn_until(lambda: run.is_whole("2.9"))
+    run.uploader._turn.give_back()
+    shutil.rmtree(run.checkpoints / "2.9")
+    make_checkpoint(run.checkpoints, "1.3")
+    run.uploader = run.new_uploader()
+    run.turn_until(lambda: bool(run.told.named("upload_target_is_ahead")))
+    (told,) = run.told.named("upload_target_is_ahead")
+    assert (told["version"], told["at_target"]) == ("1.3", "2.9")
+    make_checkpoint(run.checkpoints, "3.1")
+    run.turn_until(lambda: run.is_whole("3.1"))
+    assert not run.is_whole("1.3")
+
+
 def test_two_processes_do_not_upload_the_same_checkpoint(run: Run) -> None:
     run.sender.replace(CLOSED)
     make_checkpoint(run.checkpoints, "1.10")

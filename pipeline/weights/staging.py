@@ -82,6 +82,7 @@ class Staging:
         directory: further peers.
         client: how peers are asked.
         model_dir: the engine's own files, which may hold the first version.
+        alone: it is in no hurry: no member of the swarm, and nothing is fetched ahead.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class Staging:
         client: ClientSettings,
         settings: WeightsSettings,
         model_dir: Path | None = None,
+        alone: bool = False,
     ) -> None:
         self._store = store
+        self._alone = alone
         self._model_dir = model_dir
         self._owner = owner
         self._held = HeldState[StateTensor](backend.decode, merge=backend.merge)
@@ -142,7 +145,7 @@ class Staging:
         )
         future = self._pool.submit(self._stage, trip)
         self._running = (manifest.version, future, cancel)
-        if self._settings.prefetch:
+        if self._settings.prefetch and not self._alone:
             self._prefetch.follow(manifest.seeds)
 
     def cancel(self) -> None:
@@ -230,7 +233,7 @@ class Staging:
 
     def _me(self, version: Version) -> Member | None:
         """This host as others see it; None while no peer process serves its store."""
-        url = self._url()
+        url = None if self._alone else self._url()
         return None if url is None else Member(url=url, domain=self._settings.domain, swarm=str(version))
 
     def _url(self) -> str | None:
