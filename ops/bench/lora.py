@@ -63,7 +63,7 @@ class LoraSize:
         return cls(num_steps=3)
 
 
-class _Way:
+class Way:
     """From a trainer to the tensors that an engine serves."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,7 +118,7 @@ def bench_lora(size: LoraSize, *, say: Callable[[str], None]) -> result.BenchRes
         make_tiny_model(run_file.model.path, seed=run_file.run.seed, context_tokens=_CONTEXT_TOKENS)
         playground = Playground(run_file)
         for variant in VARIANTS:
-            way = _Way(Path(folder) / variant.name)
+            way = Way(Path(folder) / variant.name)
             rewards = list(playground.learn(variant, num_steps=size.num_steps, serve=way.serve))
             way.close()
             found = figures[variant.name] = _figures(rewards, way)
@@ -147,7 +147,7 @@ def bench_lora(size: LoraSize, *, say: Callable[[str], None]) -> result.BenchRes
     )
 
 
-def _figures(rewards: list[float], way: _Way) -> dict[str, float]:
+def _figures(rewards: list[float], way: Way) -> dict[str, float]:
     ends = max(1, min(_ENDS, len(rewards) // 2))
     return {
         "publish_bytes": float(np.mean(way.num_bytes[1:])),
