@@ -2,9 +2,11 @@
 
 Role: behind `rlweave export`.
 Data in: manifests, chunks of the run's stores or peers, the model directory the run began with. Data out: a directory:
-that one's files without its weights, `model.safetensors`, and `rlweave.json` saying what it is.
+that one's files without its weights, `model.safetensors`, and `rlweave.json` saying what it is. Adapters, of
+`[learner.lora]`, are merged into that directory's weights, or written as they are for `peft`.
 The file holds the canonical stream as it is, behind a header (https://github.com/huggingface/safetensors#format), so
-no tensor library is needed and every dtype is carried bit for bit. Tied tensors are left out, as by `save_pretrained`.
+every dtype is carried bit for bit, and no tensor library is needed unless adapters are merged. Tied tensors are left
+out, as by `save_pretrained`.
 Invariants: the directory appears whole, after the weights were read back and gave the manifest's digest.
 Failure: `WeightsError`, and nothing is left behind.
 """
@@ -14,12 +16,21 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from struct import unpack
 
 import orjson
 from blake3 import blake3
 
+from ops.export_adapters import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    adapter_config,
+    adapter_header,
+    check_is_adapter,
+    merged,
+)
 from ops.replay.sources import Source, decode
 from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_header, say_dtype
 from pipeline.settings import WeightsSettings
@@ -41,6 +52,22 @@ from topics.clock import Deadline
 FETCH_LIMIT_S = 600.0
 _STORE_MAX_BYTES = 2**62  # nothing is swept here
 _READ_BYTES = 2**22
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportForm:
+    """What of a version is written.
+
+    Attributes:
+        adapter: the adapters alone, as a folder for `peft`; else the whole model.
+        dtype: in which engines hold the base that adapters are merged into.
+    """
+
+    adapter: bool = False
+    dtype: str = "float32"
+
+
+DEFAULT_FORM = ExportForm()
 
 
 def published_versions(source: Source) -> dict[Version, Manifest]:
@@ -68,8 +95,9 @@ def export_version(
     model: Path,
     folder: Path,
     weights: WeightsSettings | None = None,
+    form: ExportForm = DEFAULT_FORM,
 ) -> Manifest:
-    """Write a version as a model directory.
+    """Write a version as a model directory, or its adapters as a folder for `peft`.
 
     Args:
         published: all that are listed.
@@ -78,20 +106,25 @@ def export_version(
         model: directory the run began with.
         folder: of the run: its chunk stores.
         weights: how peers are asked; None: with the folder's token.
+        form: what to write.
 
     Raises:
-        WeightsError: no such version, its bytes are nowhere, or a directory is at fault.
+        WeightsError: no such version, no adapters where they are asked for, its bytes are nowhere, or a directory is
+            at fault.
     """
     manifest = _choose(published, version)
     _check_places(target, model=model)
+    if form.adapter:
+        check_is_adapter(manifest)
     settings = WeightsSettings() if weights is None else weights
     manifest, state = _assemble(manifest, published=published, folder=folder, weights=settings)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        copy_model_files(model, aside)
-        say_dtype(aside / "config.json", {tensor.dtype for tensor in manifest.tensors})
-        _write_weights(aside / WEIGHTS_FILE, state)
-        _verify(aside / WEIGHTS_FILE, manifest)
+        if form.adapter:
+            _write_adapter(aside, manifest, state=state, model=model)
+        else:
+            whole = merged(manifest, state, model=model, dtype=form.dtype)
+            _write_model(aside, manifest, state=whole, model=model)
         (aside / "rlweave.json").write_bytes(orjson.dumps(_origin(manifest), option=orjson.OPT_INDENT_2))
         if target.is_dir():
             target.rmdir()  # it is empty
@@ -151,15 +184,30 @@ def _has_all(store: ChunkStore, route: Route) -> bool:
     return all(store.verified(chunk.digest) for part in parts_of(route, store=store) for chunk in part.chunks)
 
 
-def _write_weights(path: Path, state: WireState) -> None:
+def _write_model(folder: Path, manifest: Manifest, *, state: WireState, model: Path) -> None:
+    copy_model_files(model, folder)
+    say_dtype(folder / "config.json", {entry.dtype for entry in state.entries})
     entries = {entry.name: (entry.dtype, entry.shape) for entry in state.entries if entry.tied_to is None}
+    _write_weights(folder / WEIGHTS_FILE, state, header=safetensors_header(entries))
+    digest = manifest.state_digest if manifest.adapter is None else manifest.adapter.merged_digest
+    _verify(folder / WEIGHTS_FILE, digest, version=manifest.version)
+
+
+def _write_adapter(folder: Path, manifest: Manifest, *, state: WireState, model: Path) -> None:
+    folder.mkdir(parents=True)
+    _write_weights(folder / ADAPTER_FILE, state, header=adapter_header(state))
+    _verify(folder / ADAPTER_FILE, manifest.state_digest, version=manifest.version)
+    (folder / CONFIG_FILE).write_bytes(adapter_config(manifest, model=model))
+
+
+def _write_weights(path: Path, state: WireState, *, header: bytes) -> None:
     with path.open("wb") as file:
-        file.write(safetensors_header(entries))
+        file.write(header)
         for buffer in state.buffers:
             file.write(buffer.data.data)
 
 
-def _verify(path: Path, manifest: Manifest) -> None:
+def _verify(path: Path, digest: str, *, version: Version) -> None:
     """What is on the disk is the state that the manifest names."""
     hasher = blake3()
     with path.open("rb") as file:
@@ -167,12 +215,14 @@ def _verify(path: Path, manifest: Manifest) -> None:
         file.seek(8 + header_bytes)
         while piece := file.read(_READ_BYTES):
             hasher.update(piece)
-    if hasher.hexdigest() != manifest.state_digest:
+    if hasher.hexdigest() != digest:
         raise WeightsError(
-            f"{path.name} came out as state {hasher.hexdigest()}, version {manifest.version} is "
-            f"{manifest.state_digest}; nothing was exported"
+            f"{path.name} came out as state {hasher.hexdigest()}, version {version} is {digest}; nothing was exported"
         )
 
 
 def _origin(manifest: Manifest) -> dict[str, str]:
-    return {"run": manifest.run, "version": str(manifest.version), "state_digest": manifest.state_digest}
+    found = {"run": manifest.run, "version": str(manifest.version), "state_digest": manifest.state_digest}
+    if manifest.adapter is not None:
+        found |= {"base_digest": manifest.adapter.base_digest, "merged_digest": manifest.adapter.merged_digest}
+    return found

@@ -10,6 +10,7 @@ What never changes in a run, and why:
   added, to go on with a run that has used up its prompts. A phase of a run may have a source of its own.
 - learner.cloning: it came before the first version. More steps would clone in the middle of the run, and `retrain`
   takes its source from here.
+- learner.lora: checkpoints and versions have its shape.
 - what is in model.path: checkpoints and versions have its shape, `retrain` begins with its weights. It may move.
 All else may: the ledger keeps per lineage what decides its arithmetic, prompts carry their sampling, outcomes the
 rewards used. [kafka] and [redis] say where servers are, not what the run is.
@@ -41,6 +42,7 @@ _FIXED = (
     "prompts.source.task",
     "prompts.source.plugin",
     "learner.cloning",
+    "learner.lora",
 )
 _FIXED_IN_PHASES = tuple(name for name in _FIXED if not name.startswith("prompts."))
 _ELSEWHERE = ("kafka", "redis", "run.name", "run.dir", "model.path")  # where things are

@@ -33,6 +33,16 @@ class ChunkRef:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterOf:
+    """What low-rank adapters are merged into, and what comes out (`pipeline.weights.adapters`)."""
+
+    base_digest: str  # blake3 over the canonical byte stream of the base model, in the dtypes that engines hold
+    merged_digest: str  # the same of the model with the adapters merged
+    rank: int
+    alpha: float  # products of B and A are scaled by alpha / rank
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What the weights of a version are and where to begin looking for them."""
 
@@ -50,3 +60,4 @@ class Manifest:
     delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
     listing: tuple[ChunkRef, ...] = ()  # chunks of the whole manifest, too large for a record: the other ones are empty
     delta_bytes: int = 0  # with a listing: what the listed delta's chunks add up to; 0: none is listed
+    adapter: AdapterOf | None = None  # the state is adapters to a base model; None: it is a whole model

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from schemas.evaluation import EvaluatedItem, Evaluation
-from schemas.manifests import ChunkRef, Manifest, TensorEntry
+from schemas.manifests import AdapterOf, ChunkRef, Manifest, TensorEntry
 from schemas.references import ReferenceScore
 from schemas.versions import Version, VersionRun, birth_version
 
 __all__ = [
+    "AdapterOf",
     "ChunkRef",
     "Command",
     "DeadLetter",

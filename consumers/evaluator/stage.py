@@ -203,7 +203,7 @@ class EvaluatorStage:
         return Staging(
             ChunkStore(folder / "weights" / "engines", max_bytes=weights.store_max_bytes),
             owner="evaluator",
-            decode=backend.decode,
+            backend=backend,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
                 token=run_token(folder, token_file=weights.token_file),

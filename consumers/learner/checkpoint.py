@@ -56,6 +56,7 @@ class LearnerState:
     threads: int  # part of what makes a run repeatable
     first_anchor: str  # state digest of the first version of this history
     ranks: int = 1  # that trained it; part of what makes a run repeatable
+    base_digest: str = ""  # of the frozen base, when the model in here is adapters; empty: it is a whole model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from consumers.learner.algorithms import is_built_in, plugin_digest
+from consumers.learner.lora_settings import LoraSettings
 from consumers.learner.loss_settings import AlgorithmName, LossSettings
 from consumers.learner.settings import CloningSettings, LearnerSettings, OptimizerSettings
 from consumers.learner.trainer import Trainer
@@ -56,6 +57,7 @@ class Arithmetic(Section):
     has_reference: bool = Field(default=False, description="Whether a reference model scored the samples.")
     optimizer: OptimizerSettings = Field(description="[learner.optimizer].")
     loss: LossSettings = Field(description="[learner.loss], its function where it is built in.")
+    lora: LoraSettings | None = Field(default=None, description="[learner.lora].")
     cloning: CloningSettings = Field(description="[learner.cloning], without its source.")
     cloning_source: str = Field(description="Digest of the settings of the cloning source; empty: none.")
 
@@ -84,6 +86,7 @@ class Arithmetic(Section):
             packing=settings.packing,
             compute_dtype=settings.compute_dtype,
             algorithm=settings.algorithm,
+            lora=settings.lora,
             advantage=settings.advantage if is_built_in(settings.advantage, loss=False) else None,
             plugins=plugin_digest(advantage=settings.advantage, loss=loss.function),
             loss=loss if is_built_in(loss.function, loss=True) else loss.model_copy(update={"function": None}),
@@ -107,7 +110,7 @@ def facts_of(arithmetic: Arithmetic, trainer: Trainer, *, begins: bool, first_an
     """
     facts = {SETTINGS: arithmetic.model_dump_json(), **environment_of(trainer)}
     if begins:
-        facts[INITIAL_STATE] = trainer.state_digest(wire_dtype=None)
+        facts[INITIAL_STATE] = trainer.initial_digest()
     if first_anchor:
         facts[FIRST_ANCHOR] = first_anchor
     if arithmetic.has_reference:

@@ -269,6 +269,7 @@ class LearnerLoop:
             threads=parts.settings.threads,
             ranks=parts.settings.ranks,
             first_anchor=self._first_anchor,
+            base_digest=parts.trainer.base_digest,
         )
 
     def _checkpoint(self) -> None:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from pipeline.engines.model_dir import named_state
+from consumers.learner.lora import trained_state
 from pipeline.settings import WeightsSettings
+from pipeline.weights.adapters import Adapting
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.delta_state import StoreTarget
 from pipeline.weights.listing import open_listing, set_apart
@@ -84,9 +85,22 @@ class _Listed:
 
 
 class Publisher:
-    """Stages versions into the learner host's chunk store."""
+    """Stages versions into the learner host's chunk store.
 
-    def __init__(self, settings: WeightsSettings, *, store: ChunkStore, run: str, clock: Clock) -> None:
+    Args:
+        adapting: when only adapters of the models are trained: they travel alone, in float32.
+    """
+
+    def __init__(
+        self,
+        settings: WeightsSettings,
+        *,
+        store: ChunkStore,
+        run: str,
+        clock: Clock,
+        adapting: Adapting | None = None,
+    ) -> None:
+        self._adapting = adapting
         self._settings = settings
         self._store = store
         self._run = run
@@ -94,7 +108,7 @@ class Publisher:
         self._listed: deque[_Listed] = deque()
         self._url = ""  # of the peer over our store, when it was last seen
         self._target = StoreTarget(store=store, chunk_bytes=settings.chunk_bytes, owner=_OWNER)
-        wire = settings.wire_dtype
+        wire = settings.wire_dtype if adapting is None else None
         self._series = VersionSeries(
             SeriesSettings(
                 anchor_every=settings.anchor_every,
@@ -120,7 +134,7 @@ class Publisher:
         if self._job is not None:
             raise RuntimeError(f"version {self._job[0]} is still being staged")
         began_s = self._clock.monotonic()
-        tensors, ties = named_state(model)
+        tensors, ties = trained_state(model)
         state = self._series.snapshot(tensors, ties=ties)
         snapshot_s = self._clock.monotonic() - began_s
         self._job = (version, snapshot_s, self._pool.submit(self._encode, state, version))
@@ -188,6 +202,7 @@ class Publisher:
             seeds=(),
             created_unix_ms=self._clock.unix_ms(),
             delta=encoded.delta,
+            adapter=None if self._adapting is None else self._adapting.describe(state),
         )
         try:
             manifest = set_apart(whole, target=self._target)

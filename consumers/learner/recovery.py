@@ -20,9 +20,9 @@ from pathlib import Path
 
 from consumers.learner import checkpoint
 from consumers.learner.intake import prompts_are_gone
+from consumers.learner.lora import trained_state
 from consumers.learner.topic_ids import known_topic_ids
 from consumers.learner.trainer import Trainer
-from pipeline.engines.model_dir import named_state
 from pipeline.history import ClosedSet, Lineages
 from pipeline.stage import StageContext
 from pipeline.uploads.restoring import bring_newest_back
@@ -110,7 +110,7 @@ def recover(
 
 def snapshot_of(trainer: Trainer, *, state: checkpoint.LearnerState) -> checkpoint.Snapshot:
     """The checkpoint content of `trainer` now."""
-    own, _ = named_state(trainer.model)
+    own, _ = trained_state(trainer.model)
     optimizer = checkpoint.optimizer_tensors(trainer.optimizer)
     return checkpoint.Snapshot(
         state=state, model=own, optimizer={**optimizer, GENERATOR: trainer.generator.get_state()}
@@ -143,13 +143,19 @@ def put_back(trainer: Trainer, snapshot: checkpoint.Snapshot) -> None:
     Raises:
         CheckpointError: it belongs to another model.
     """
-    own, _ = named_state(trainer.model)
+    own, _ = trained_state(trainer.model)
     saved = snapshot.model
     if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):
         differing = sorted(own.keys() ^ saved.keys()) or [n for n in own if own[n].shape != saved[n].shape]
         raise CheckpointError(
             f"the checkpoint belongs to another model: {', '.join(differing[:3])} differ",
-            hint="set model.path to the model this run began with, or start a run of another name",
+            hint="set model.path and [learner.lora] to what this run began with, or start a run of another name",
+        )
+    if snapshot.state.base_digest not in ("", trainer.base_digest):
+        raise CheckpointError(
+            f"the checkpoint's adapters belong to base {snapshot.state.base_digest}, the one that is loaded is "
+            f"{trainer.base_digest}",
+            hint="set model.path to the model this run began with, as it was then",
         )
     for name, tensor in own.items():
         tensor.data.copy_(saved[name])

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from consumers.learner.lora_settings import LoraSettings
 from consumers.learner.loss_settings import AlgorithmName, LossSettings, Share
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
@@ -161,6 +162,7 @@ class LearnerSettings(Section):
     )
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings, description="AdamW.")
     loss: LossSettings = Field(default_factory=LossSettings, description="The policy loss.")
+    lora: LoraSettings | None = Field(default=None, description="Low-rank adapters; absent: all weights are trained.")
     cloning: CloningSettings = Field(default_factory=CloningSettings, description="Behaviour cloning.")
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings, description="Checkpoints.")
 

@@ -25,7 +25,7 @@ from consumers.learner.holder import RunHolder
 from consumers.learner.intake import Intake
 from consumers.learner.ledger import Ledger
 from consumers.learner.loop import LearnerLoop, LoopParts
-from consumers.learner.publisher import Publisher
+from consumers.learner.publisher import WIRE_NAMES, Publisher
 from consumers.learner.recovery import Elsewhere, Recovered, recover
 from consumers.learner.setup import LearnerSetup, make_assembler, make_trainer
 from consumers.learner.trainer import Trainer
@@ -172,7 +172,14 @@ class LearnerStage:
     ) -> LoopParts:
         context, setup = self._context, self._setup
         store = ChunkStore(context.run.folder / "weights" / "learner", max_bytes=setup.weights.store_max_bytes)
-        publisher = Publisher(setup.weights, store=store, run=context.run.name, clock=context.clock)
+        wire = setup.weights.wire_dtype
+        publisher = Publisher(
+            setup.weights,
+            store=store,
+            run=context.run.name,
+            clock=context.clock,
+            adapting=trainer.adapting(wire_dtype=None if wire is None else WIRE_NAMES[wire]),
+        )
         publisher.adopt(recovered.listed)
         return LoopParts(
             settings=setup.settings,

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from blake3 import blake3
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from consumers.learner.algorithms import recipe_of
 from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import digest_of_tensors, optimizer_tensors
 from consumers.learner.forward import Forward, Scores, check_packing
+from consumers.learner.lora import attach, base_of, merged_state, trained_state
 from consumers.learner.losses import TokenTerms, cross_entropy_loss
 from consumers.learner.schedules import learning_rate
 from consumers.learner.settings import LearnerSettings
@@ -35,6 +37,7 @@ from consumers.learner.tensors import Rows, micro_batches
 from consumers.learner.work import Work, lay_out, pair_margins
 from pipeline.engines.model_dir import load_model, load_tokenizer, named_state, parse_device
 from pipeline.settings import ModelSettings
+from pipeline.weights.adapters import Adapting
 from pipeline.weights.state import stream_digest
 from schemas.errors import TrainingError
 
@@ -58,6 +61,8 @@ class Trainer:
         is_mixed = settings.compute_dtype == "bfloat16"
         dtype = "float32" if is_mixed else model.dtype
         self.model: PreTrainedModel = load_model(model.path, device=model.device, dtype=dtype)
+        if settings.lora is not None:
+            attach(self.model, settings.lora, seed=seed)
         self._forward = Forward(self.model, packing=settings.packing, bfloat16=is_mixed)
         if settings.packing:
             check_packing(self.model)
@@ -68,12 +73,35 @@ class Trainer:
         self._meanwhile: Meanwhile = _nothing
         optimizer = settings.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self.trained_parameters,
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
         )
+
+    @property
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """All of the model's, or its adapters."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @cached_property
+    def base_digest(self) -> str:
+        """Of the frozen base of adapters, in the dtypes that it is held in; empty: the whole model is trained."""
+        return base_of(self.model, wire_dtype=None).digest if self._settings.lora is not None else ""
+
+    def adapting(self, *, wire_dtype: str | None) -> Adapting | None:
+        """What manifests say of the adapters; None: the whole model is trained.
+
+        Args:
+            wire_dtype: "BF16", "F16", "F32", which engines hold the base in; None: as the learner does.
+        """
+        lora = self._settings.lora
+        return None if lora is None else Adapting(base=base_of(self.model, wire_dtype=wire_dtype), scale=lora.scale)
+
+    def merged_state(self) -> dict[str, Tensor]:
+        """The whole model as engines compute with it, without tied names."""
+        return merged_state(self.model, self._settings.lora)
 
     @property
     def context_tokens(self) -> int:
@@ -143,18 +171,28 @@ class Trainer:
         self.optimizer.state.clear()
 
     def digest(self) -> bytes:
-        """Digest of everything a step depends on: model, optimizer and generator; 32 bytes."""
-        own, _ = named_state(self.model)
+        """Digest of everything a step changes: trained weights, optimizer and generator; 32 bytes."""
+        own, _ = trained_state(self.model)
         return digest_of_tensors({**own, **optimizer_tensors(self.optimizer), "generator": self.generator.get_state()})
 
     def state_digest(self, *, wire_dtype: str | None) -> str:
-        """Digest of the weights as a manifest has it, cast to `wire_dtype` ("BF16", "F16", "F32"; None: as they are).
+        """Digest of the weights as a manifest has it, cast to `wire_dtype` ("BF16", "F16", "F32"; None: as they are);
+        adapters are never cast.
+
+        Raises:
+            WeightsError: a dtype cannot travel.
+        """
+        own, ties = trained_state(self.model)
+        return stream_digest(own, ties=ties, wire_dtype=wire_dtype if self._settings.lora is None else None)
+
+    def initial_digest(self) -> str:
+        """Digest of all weights, a frozen base included, as they are.
 
         Raises:
             WeightsError: a dtype cannot travel.
         """
         own, ties = named_state(self.model)
-        return stream_digest(own, ties=ties, wire_dtype=wire_dtype)
+        return stream_digest(own, ties=ties, wire_dtype=None)
 
     def _seed_layers(self, kind: str, number: int) -> None:
         """Layers with dropout draw from torch's own generators: what they draw is a function of the step, so a restart
@@ -175,7 +213,7 @@ class Trainer:
         if self.team is None:
             return loss
         loss = self.team.sum([loss])[0]
-        self.team.sum_gradients(list(self.model.parameters()))
+        self.team.sum_gradients(self.trained_parameters)
         return loss
 
     def _proximal(self, rows: Rows | None) -> list[Tensor]:
@@ -214,7 +252,7 @@ class Trainer:
         return micro_batches(rows, max_tokens=settings.micro_batch_tokens, packing=settings.packing)
 
     def _apply(self, loss: float) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.optimizer.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained_parameters, self._settings.optimizer.max_grad_norm)
         value = float(norm.item())
         if not (np.isfinite(value) and np.isfinite(loss)):
             self.optimizer.zero_grad(set_to_none=True)

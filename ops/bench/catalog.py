@@ -78,6 +78,12 @@ def _ingest(request: BenchRequest) -> BenchResult:
     )
 
 
+def _lora(request: BenchRequest) -> BenchResult:
+    from ops.bench.lora import LoraSize, bench_lora  # noqa: PLC0415 - needs torch, which the others do without
+
+    return bench_lora(LoraSize.quick() if request.quick else LoraSize(), say=request.say)
+
+
 def _rewards(request: BenchRequest) -> BenchResult:
     from ops.bench.rewards.bench import RewardsSize, bench_rewards  # noqa: PLC0415 - needs torch
 
@@ -133,6 +139,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "elastic": _elastic,
     "environments": _environments,
     "ingest": _ingest,
+    "lora": _lora,
     "rewards": _rewards,
     "schedule": _schedule,
     "soak": _soak,

@@ -14,17 +14,26 @@ from ops.cli.common import broker_options, open_raw_log, run_option, saved_setti
 @click.command()
 @run_option
 @click.option("--version", "version_text", metavar="L.S", help="Lineage and step; default: the newest one.")
+@click.option("--adapter", is_flag=True, help="The low-rank adapters alone, as a folder that peft loads.")
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @broker_options
 def export(
-    run: str, *, version_text: str | None, target: Path, kafka: str | None, runs_dir: Path, state_dir: Path
+    run: str,
+    *,
+    version_text: str | None,
+    adapter: bool,
+    target: Path,
+    kafka: str | None,
+    runs_dir: Path,
+    state_dir: Path,
 ) -> None:
     """Write a published version into DIR, which must not exist yet.
 
     Configuration and tokenizer come from the run's model directory, weights from the run's chunk stores or its peers.
-    `from_pretrained` and vLLM load the result.
+    `from_pretrained` and vLLM load the result. Adapters of a run with [learner.lora] are merged into the weights of the
+    model directory, or written alone with --adapter.
     """
-    from ops.export import export_version, published_versions
+    from ops.export import ExportForm, export_version, published_versions
     from ops.outputs import check_folder
     from ops.replay.select import parse_version
     from ops.replay.sources import KafkaSource
@@ -41,6 +50,7 @@ def export(
             hint="run this where the run was started, or give --dir",
         )
     source = KafkaSource(open_raw_log(kafka, settings=settings, state_dir=state_dir), run=run)
+    wire = settings.weights.wire_dtype
     done = export_version(
         published_versions(source),
         wanted,
@@ -48,5 +58,6 @@ def export(
         model=settings.model.path,
         folder=runs_dir / run,
         weights=settings.weights,
+        form=ExportForm(adapter=adapter, dtype=wire if wire is not None else settings.model.dtype),
     )
     click.echo(f"version {done.version} ({done.num_bytes:,} bytes, state {done.state_digest}) is in {target}")

@@ -23,7 +23,7 @@ from pipeline.plugins import load_plugin
 from pipeline.settings import ModelSettings
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.state import decode_arrays, decode_state
-from schemas.errors import PluginError
+from schemas.errors import PluginError, WeightsError
 from schemas.records import Manifest
 
 GROUP = "rlweave.engines"
@@ -36,6 +36,21 @@ BUILTINS = {
 _FORM = "it must be a callable that takes BackendSettings and gives a Backend"
 
 Decoder: TypeAlias = Callable[[Manifest, ChunkStore], Mapping[str, StateTensor]]
+Merge: TypeAlias = Callable[[Manifest, Mapping[str, StateTensor]], Mapping[str, StateTensor]]
+
+
+def no_adapters(manifest: Manifest, state: Mapping[str, StateTensor]) -> Mapping[str, StateTensor]:
+    """The state of a whole model, for engines that take nothing else.
+
+    Raises:
+        WeightsError: it is adapters.
+    """
+    if manifest.adapter is not None:
+        raise WeightsError(
+            f"version {manifest.version} is low-rank adapters, which this engine does not merge; it is not loaded",
+            hint="use the engine torch, vllm or http, or train without [learner.lora]",
+        )
+    return state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +72,7 @@ class Backend:
 
     engine: Engine
     decode: Decoder
+    merge: Merge = no_adapters
 
 
 def open_backend(name: str, settings: BackendSettings) -> Backend:
@@ -116,7 +132,7 @@ def torch_backend(settings: BackendSettings) -> Backend:
             max_concurrent_sequences=settings.max_sequences,
         )
     )
-    return Backend(engine=engine, decode=decode_state)
+    return Backend(engine=engine, decode=decode_state, merge=_merger(settings.model))
 
 
 def vllm_backend(settings: BackendSettings) -> Backend:
@@ -138,7 +154,7 @@ def vllm_backend(settings: BackendSettings) -> Backend:
         watch_pressure=settings.watch_pressure,
         settings=settings.vllm,
     )
-    return Backend(engine=engine, decode=decode_state)
+    return Backend(engine=engine, decode=decode_state, merge=_merger(settings.model))
 
 
 def http_backend(settings: BackendSettings) -> Backend:
@@ -157,12 +173,24 @@ def http_backend(settings: BackendSettings) -> Backend:
         watch_pressure=settings.watch_pressure,
         settings=settings.http,
     )
-    return Backend(engine=engine, decode=decode_state)
+    return Backend(engine=engine, decode=decode_state, merge=_merger(settings.model))
 
 
 def scripted_backend(settings: BackendSettings) -> Backend:
     """The scripted engine, for tests and the simulator."""
     return Backend(engine=ScriptedEngine(max_concurrent_sequences=settings.max_sequences), decode=decode_arrays)
+
+
+def _merger(model: ModelSettings) -> Merge:
+    """Merges adapters into what the model's directory holds, which is read when the first adapters come."""
+    from pipeline.engines.model_dir import load_model, named_state  # noqa: PLC0415 - heavy
+    from pipeline.weights.adapters import BaseModel, Merger  # noqa: PLC0415 - heavy
+
+    def load() -> BaseModel:
+        own, _ = named_state(load_model(model.path, device="cpu", dtype=model.dtype))
+        return BaseModel.of(own, wire_dtype=None)
+
+    return Merger(load)
 
 
 def _require_vllm() -> None:

@@ -28,10 +28,17 @@ class HeldState(Generic[T]):
 
     Args:
         decode: a full anchor's chunks to tensors in plain memory: numpy arrays or torch tensors on the CPU.
+        merge: makes whole models of adapters; None: who asks takes none, or takes them as they travel.
     """
 
-    def __init__(self, decode: Callable[[Manifest, ChunkStore], Mapping[str, T]]) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Manifest, ChunkStore], Mapping[str, T]],
+        *,
+        merge: Callable[[Manifest, Mapping[str, T]], Mapping[str, T]] | None = None,
+    ) -> None:
         self._decode = decode
+        self._merge = merge
         self._tensors: Mapping[str, T] = {}
         self._entries: tuple[TensorEntry, ...] = ()
         self._state: WireState | None = None  # over the same memory as the tensors; made for the first delta
@@ -54,7 +61,7 @@ class HeldState(Generic[T]):
         if digest != target.state_digest:
             raise WeightsError(f"the way to version {target.version} ends at state {digest}; it is not loaded")
         self.digest = digest
-        return self._tensors
+        return self._tensors if self._merge is None else self._merge(target, self._tensors)
 
     def forget(self) -> None:
         """Free the memory; the next version begins with an anchor."""

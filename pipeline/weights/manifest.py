@@ -10,6 +10,7 @@ Failure: `WeightsError` naming the version and what does not fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from pipeline.weights.chunks import check_digest
 from pipeline.weights.dtypes import tensor_num_bytes
 from schemas.errors import WeightsError
-from schemas.records import ChunkRef, Manifest, TensorEntry, Version
+from schemas.records import AdapterOf, ChunkRef, Manifest, TensorEntry, Version
 
 DELTA_SPARE_BYTES = 4096  # headers of a delta to a state that is as small as they are
 MAX_CHUNK_BYTES = 256 * 2**20  # a receiver holds `parallel` of them in memory
@@ -52,11 +53,13 @@ def build_manifest(
     seeds: Sequence[str],
     created_unix_ms: int,
     delta: BaseRef | None = None,
+    adapter: AdapterOf | None = None,
 ) -> Manifest:
     """The manifest of a full anchor, of a delta (`state` has no chunks), or of an anchor that is a delta as well.
 
     Args:
         seeds: base URLs of peers that have every chunk.
+        adapter: what the state is adapters to; None: it is a whole model.
 
     Raises:
         WeightsError: the result would not pass `check_manifest`.
@@ -75,6 +78,7 @@ def build_manifest(
         num_bytes=state.num_bytes,
         seeds=tuple(seeds),
         created_unix_ms=created_unix_ms,
+        adapter=adapter,
     )
     check_manifest(manifest)
     return manifest
@@ -119,6 +123,8 @@ def check_manifest(manifest: Manifest) -> None:
         raise _bad(manifest, f"encoding {manifest.encoding!r} is not one of {', '.join(_ENCODINGS)}")
     try:
         check_digest(manifest.state_digest)
+        if manifest.adapter is not None:
+            _check_adapter(manifest.adapter)
         _check_chunks(manifest)
         if manifest.listing:
             _check_apart(manifest)
@@ -145,6 +151,13 @@ def check_peer_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or not port_is_good:
         raise WeightsError(f"peer URL {url!r} is not http(s)://host[:port]")
     return url.rstrip("/")
+
+
+def _check_adapter(adapter: AdapterOf) -> None:
+    check_digest(adapter.base_digest)
+    check_digest(adapter.merged_digest)
+    if adapter.rank < 1 or not (math.isfinite(adapter.alpha) and adapter.alpha > 0):
+        raise WeightsError(f"adapters of rank {adapter.rank} and alpha {adapter.alpha}; both have to be above 0")
 
 
 def _check_tensors(manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.engines.backends import Decoder
+from pipeline.engines.backends import Backend
 from pipeline.engines.base import StateTensor
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
@@ -78,7 +78,7 @@ class Staging:
     Args:
         store: of this host, shared with the other engines on it and served by its peer process.
         owner: begins the names of this engine's leases in it.
-        decode: from chunks to the tensors that the engine takes.
+        backend: how chunks become tensors that the engine takes.
         directory: further peers.
         client: how peers are asked.
         model_dir: the engine's own files, which may hold the first version.
@@ -90,7 +90,7 @@ class Staging:
         store: ChunkStore,
         *,
         owner: str,
-        decode: Decoder,
+        backend: Backend,
         directory: PeerDirectory,
         client: ClientSettings,
         settings: WeightsSettings,
@@ -101,8 +101,8 @@ class Staging:
         self._alone = alone
         self._model_dir = model_dir
         self._owner = owner
-        self._held = HeldState[StateTensor](decode)  # touched by the thread only, as is the next one
-        self._by_anchor = False  # the way over deltas ran out of time: try the other one
+        self._held = HeldState[StateTensor](backend.decode, merge=backend.merge)
+        self._by_anchor = False  # the way over deltas ran out of time: try the other one; both are the thread's
         self._directory = directory
         self._client = client
         self._settings = settings

@@ -247,7 +247,7 @@ class RolloutStage:
         staging = Staging(
             ChunkStore(folder / "weights" / "engines", max_bytes=weights.store_max_bytes),
             owner=f"rollout-{self._setup.slot}",
-            decode=backend.decode,
+            backend=backend,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
                 token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)

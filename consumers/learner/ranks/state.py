@@ -17,11 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from consumers.learner import checkpoint
+from consumers.learner.lora import trained_state
 from consumers.learner.ranks.group import RankGroup
 from consumers.learner.ranks.messages import Message
 from consumers.learner.recovery import GENERATOR, Recovered
 from consumers.learner.trainer import Trainer
-from pipeline.engines.model_dir import named_state
 from pipeline.history import ClosedSet, Lineages
 from schemas.errors import SettingsError
 from schemas.records import LineageStarted
@@ -94,7 +94,7 @@ def hand_out(group: RankGroup, trainer: Trainer, *, recovered: Recovered, lineag
         places=tuple((topic, partition, offset) for (topic, partition), offset in recovered.positions.items()),
         watermark=closed.watermark,
         above=tuple(closed.above),
-        model=_described(model),
+        model=_described(model) + _base_of(trainer),
         optimizer=_described(optimizer),
     )
     group.send(start.to_bytes())
@@ -111,7 +111,7 @@ def take_over(group: RankGroup, trainer: Trainer) -> Start:
     """
     start = Start.parse(group.receive())
     model, _ = _state_of(trainer)
-    if _described(model) != start.model:
+    if _described(model) + _base_of(trainer) != start.model:
         raise SettingsError(
             f"learner rank {group.rank} has loaded another model than rank 0: names, shapes or dtypes differ",
             hint="give every rank the same model.path and the same files in it",
@@ -138,9 +138,14 @@ def take_over(group: RankGroup, trainer: Trainer) -> Start:
 
 
 def _state_of(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    own, _ = named_state(trainer.model)
+    own, _ = trained_state(trainer.model)
     optimizer = checkpoint.optimizer_tensors(trainer.optimizer)
     return own, {**optimizer, GENERATOR: trainer.generator.get_state()}
+
+
+def _base_of(trainer: Trainer) -> tuple[_Tensor, ...]:
+    """The frozen base of adapters, named by its digest: every rank has loaded its own, so nothing follows."""
+    return (_Tensor(name=trainer.base_digest, dtype="", shape=()),) if trainer.base_digest else ()
 
 
 def _described(tensors: Mapping[str, Tensor]) -> tuple[_Tensor, ...]:

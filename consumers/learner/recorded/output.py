@@ -17,7 +17,6 @@ from consumers.learner import checkpoint
 from consumers.learner.recorded.retrain import no_state
 from consumers.learner.recovery import snapshot_of
 from consumers.learner.trainer import Trainer
-from pipeline.engines.model_dir import named_state
 from pipeline.model_folder import WEIGHTS_FILE, copy_model_files, safetensors_content, say_dtype
 from pipeline.weights.arrays import wire_dtype_of
 from schemas.errors import WeightsError
@@ -32,7 +31,7 @@ def write_output(folder: Path, trainer: Trainer, *, model: Path) -> None:
     Raises:
         WeightsError: they cannot be written.
     """
-    own, _ = named_state(trainer.model)
+    own = trainer.merged_state()
     try:
         (folder / "state").mkdir()
         checkpoint.write_tensors(folder / "state", snapshot_of(trainer, state=no_state()))

@@ -230,6 +230,7 @@ class Repetition:
                 "micro_batch_tokens": arithmetic.micro_batch_tokens,
                 "optimizer": arithmetic.optimizer,
                 "loss": loss,
+                "lora": arithmetic.lora,
                 "packing": arithmetic.packing,
                 "compute_dtype": arithmetic.compute_dtype,
                 "algorithm": arithmetic.algorithm,
@@ -278,7 +279,7 @@ class Repetition:
         if self._recorded[origin].dtype != self._arithmetic[origin].dtype:
             return  # the same weights in another dtype have another digest
         recorded = self._history.facts[origin].get(INITIAL_STATE)
-        here = self.trainer.state_digest(wire_dtype=None)
+        here = self.trainer.initial_digest()
         if recorded is not None and recorded != here:
             raise NotRepeatable(
                 f"the run began with weights {recorded}, {self._setup.model.path} has {here}; no step can be repeated",

@@ -10,9 +10,10 @@ Failure: `TrainingError` when a step is not finite.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,16 +23,19 @@ from transformers import PreTrainedModel
 from consumers.learner.batch import Batch, TrainGroup, TrainMember
 from consumers.learner.cloning import Demonstrations
 from consumers.learner.forward import Forward
+from consumers.learner.lora_settings import LoraSettings
 from consumers.learner.loss_settings import AlgorithmName, LossSettings
 from consumers.learner.settings import LearnerSettings, OptimizerSettings
 from consumers.learner.tensors import rows_of
 from consumers.learner.trainer import Trainer
 from ops.run_file import RunFile
+from pipeline.engines.model_dir import load_model
 from pipeline.sources import PromptItem, open_source
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import Sample, SamplingParams, Version, VersionRun
 
 VERSION = Version(lineage=1, step=0)
+Serve: TypeAlias = Callable[[Trainer, int], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class Variant:
     learning_rate: float = 5e-4
     has_reference: bool = False
     note: str = ""
+    lora: LoraSettings | None = None  # None: the whole model is trained
 
 
 class Playground:
@@ -63,8 +68,11 @@ class Playground:
             trainer.clone(demonstrations.batch(number), number)
         self._start = copy.deepcopy(trainer.model.state_dict())
 
-    def learn(self, variant: Variant, *, num_steps: int) -> Iterator[float]:
+    def learn(self, variant: Variant, *, num_steps: int, serve: Serve | None = None) -> Iterator[float]:
         """Train; gives each step's mean reward.
+
+        Args:
+            serve: from the trainer after so many steps to the weights that samples are drawn with; None: its own.
 
         Raises:
             TrainingError: a step is not finite.
@@ -74,18 +82,21 @@ class Playground:
                 "algorithm": variant.algorithm,
                 "loss": variant.loss,
                 "optimizer": OptimizerSettings(learning_rate=variant.learning_rate),
+                "lora": variant.lora,
             }
         )
         trainer = self._trainer(settings)
-        trainer.model.load_state_dict(self._start)
+        trainer.model.load_state_dict(self._start, strict=variant.lora is None)
         trainer.model.tie_weights()
-        sampler: PreTrainedModel = copy.deepcopy(trainer.model)
+        sampler = load_model(self._run_file.model.path, device="cpu", dtype=self._run_file.model.dtype)
+        sampler.load_state_dict(self._start)
         reference = Forward(copy.deepcopy(trainer.model)) if variant.has_reference else None
         generator = torch.Generator().manual_seed(self._run_file.run.seed)
         for step in range(1, num_steps + 1):
             batch = self._batch(trainer, sampler, step=step, reference=reference, generator=generator)
             yield float(np.mean([member.reward for member in batch.members]))
-            sampler.load_state_dict(trainer.model.state_dict())
+            state = trainer.merged_state() if serve is None else serve(trainer, step - 1)
+            sampler.load_state_dict(state, strict=False)  # names that are tied are left out
             trainer.step(batch)
 
     def _trainer(self, settings: LearnerSettings) -> Trainer:

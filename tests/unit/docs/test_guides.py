@@ -30,7 +30,7 @@ def test_every_built_in_reward_has_a_row() -> None:
     assert set(BUILTINS) <= set(rows)
 
 
-@pytest.mark.parametrize("page", ["write-a-reward.md", "rescore-the-past.md"])
+@pytest.mark.parametrize("page", ["write-a-reward.md", "rescore-the-past.md", "lora.md"])
 def test_commands_and_their_options_exist(page: str) -> None:
     for line in re.findall(r"^\$ rlweave (.*)$", (GUIDES / page).read_text(encoding="utf-8"), re.MULTILINE):
         words = line.split()
@@ -43,3 +43,11 @@ def test_commands_and_their_options_exist(page: str) -> None:
         assert command is not None
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_adapters_in_a_run_file_are_accepted() -> None:
+    page = (GUIDES / "lora.md").read_text(encoding="utf-8")
+    values = tomllib.loads((files("ops") / "demo.toml").read_text())
+    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        values["learner"] |= tomllib.loads(block)["learner"]
+    assert parse_run_file(values, origin="guide").learner.lora is not None

@@ -10,6 +10,7 @@ import numpy as np
 from schemas.evaluation import EvaluatedItem, Evaluation
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import (
+    AdapterOf,
     ChunkRef,
     Command,
     DeadLetter,
@@ -210,6 +211,7 @@ _MANIFEST = Manifest(
     delta_chunks=(ChunkRef(digest="de" * 32, num_bytes=77),),
     listing=(ChunkRef(digest="fa" * 32, num_bytes=600),),
     delta_bytes=77,
+    adapter=AdapterOf(base_digest="0a" * 32, merged_digest="0b" * 32, rank=8, alpha=16.0),
 )
 
 _EVALUATION = Evaluation(
