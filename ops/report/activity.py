@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ops.report.series import Bins
 from ops.run_view import pid_of
@@ -20,6 +21,8 @@ GAUGES = ("ready_groups", "open_groups", "credit_groups", "lag_records", "runnin
 SHOWN_BINS = 48  # of waits over time: a phase is often shorter than a bin, so fine bins jump between 0 and 1
 _OWNERS = {"ready_groups": "learner", "open_groups": "learner", "credit_groups": "prompts"}  # else: any stage
 _WAITING = ("waiting", "breaker")
+_HEARD_MS = 10_000  # width of the spans in which something was heard
+_PAUSE_MS = 60_000  # of silence of all processes, at least, that counts as a pause of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +63,14 @@ class Activity:
     first_unix_ms: int | None = None
     last_step_unix_ms: int | None = None
     num_clock_skews: int = 0
+    _heard: set[int] = field(default_factory=set)  # spans
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def add(self, event: StageEvent) -> None:
         """Take one event."""
         if self.first_unix_ms is None:
             self.first_unix_ms = event.unix_ms
+        self._heard.add(event.unix_ms // _HEARD_MS)
         if event.instance not in self.processes:
             pid = pid_of(event.instance)
             self.processes[event.instance] = Process(stage=event.stage, instance=event.instance, pid=pid)
@@ -76,6 +81,12 @@ class Activity:
             self._beat(event)
         elif event.kind == "notice" and event.name == "step" and event.stage == "learner":
             self._step(event)
+
+    def paused_ms(self, first_ms: int, last_ms: int) -> int:
+        """Milliseconds between two times in which the run was stopped: none of its processes said anything."""
+        spans = sorted(span for span in self._heard if first_ms <= span * _HEARD_MS <= last_ms)
+        silent = ((after - before - 1) * _HEARD_MS for before, after in pairwise(spans))
+        return sum(each for each in silent if each >= _PAUSE_MS)
 
     def shares(self) -> dict[str, dict[str, float]]:
         """Stage -> phase -> share of the stage's time in phases."""

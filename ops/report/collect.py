@@ -166,7 +166,9 @@ def _published(log: Log) -> set[str]:
 
 def _training_s(facts: RunFacts) -> float | None:
     first, last = facts.accounts.first_prompt_unix_ms, facts.activity.last_step_unix_ms
-    return None if first is None or last is None else max(0.0, (last - first) / 1000)
+    if first is None or last is None:
+        return None
+    return max(0.0, (last - first - facts.activity.paused_ms(first, last)) / 1000)
 
 
 def _sorted(counts: Counter[str]) -> Mapping[str, int]:

@@ -38,7 +38,7 @@ class RunSummary:
     tokens_generated: int  # completion tokens in samples, of all attempts
     tokens_per_s: float | None  # over training_s
     wall_s: float | None  # of the whole run as its launcher measured it
-    training_s: float | None  # from the first prompt to the last step, by the wall clocks of their writers
+    training_s: float | None  # from the first prompt to the last step, by wall clocks, without the time it was stopped
     num_processes: int
     processes: tuple[Process, ...]
     waits: Mapping[str, Mapping[str, float]]  # stage -> phase -> share of the stage's time

@@ -104,6 +104,20 @@ def test_time_goes_to_phases_also_of_a_process_that_was_killed(log: MemoryLog, r
     assert summary.tokens_per_s == pytest.approx(2.7)
 
 
+def test_the_time_in_which_a_run_was_stopped_is_no_training(log: MemoryLog, run_file: RunFile) -> None:
+    made = MadeRun(log)
+    made.lineage(1)
+    made.prompt(0)
+    learner = "learner-host-11-aaaaaa"
+    for at_s in (1, 15, 30, 1000, 1015, 1030):  # stopped for 16 minutes
+        made.event(learner, "heartbeat", name="heartbeat", at_s=at_s)
+    made.event(learner, "notice", name="step", at_s=1035, version=v(1, 1))
+    made.end()
+    training_s = _summary(log, run_file).training_s
+    assert training_s is not None
+    assert 60 <= training_s <= 85, "35 s before and 35 s after, to the width of the spans"
+
+
 def test_processes_are_named_with_stage_and_pid(log: MemoryLog, run_file: RunFile) -> None:
     two_lineages(log)
     summary = _summary(log, run_file)
