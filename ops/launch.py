@@ -230,7 +230,7 @@ def _how_it_ended(stop: StopSignal, run_file: RunFile, *, is_complete: bool) -> 
     name = run_file.run.name
     if stop.requested and not is_complete:
         return f"run {name} was stopped; `rlweave runs resume {name}` goes on from its last step"
-    return f"run {name} is complete; its folder is {run_file.run.folder}"
+    return f"run {name} is complete: `rlweave report --run {name}` sums it up; its folder is {run_file.run.folder}"
 
 
 def _stop_on_signals() -> StopSignal:

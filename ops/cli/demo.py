@@ -27,8 +27,9 @@ def demo(*, engine: str, task: str, overrides: tuple[str, ...], state_dir: Path,
     """Train a tiny model, by default to add one-digit numbers, every stage in its own process, and prove the result.
 
     Starts Kafka and Valkey on this machine if they do not run, makes the model, runs the stages until the learner is
-    done, then audits the topics. Leaves summary.json and report.html in runs/demo, or in runs/ under the name of the
-    task. The services stay up for `rlweave replay` and `rlweave audit`; `rlweave services down` stops them.
+    done, then audits the topics. An earlier demo run of that name is removed first. Leaves summary.json and
+    report.html in runs/demo, or in runs/ under the name of the task. The services stay up for `rlweave replay` and
+    `rlweave audit`; `rlweave services down` stops them.
     """
     from ops.demo import run_demo
 
