@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from blake3 import blake3
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from consumers.rewards.settings import OptionValue, RewardSettings
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.sampling_settings import SamplingSection
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
-from schemas.records import SamplingParams
-from schemas.validation import TEMPERATURES, is_temperature
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(SamplingSection):
     """`[evaluation.NAME]`: one evaluation set."""
 
     source: SourceSettings = Field(description="Where its prompts come from; the first num_prompts are taken.")
@@ -27,31 +26,9 @@ class EvaluationSettings(Section):
     )
     num_prompts: PositiveInt = Field(default=64, description="Prompts of the source that are asked, from its start.")
     samples_per_prompt: PositiveInt = Field(default=1, description="Completions of each prompt.")
-    max_tokens: PositiveInt = Field(default=16, description="Most completion tokens.")
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="0: greedy.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus; 1: off.")
-    top_k: int = Field(default=0, ge=0, description="Most likely tokens kept; 0: off.")
-    stop: tuple[str, ...] = Field(default=(), description="A completion ends before the first of these strings.")
     seed: int = Field(default=0, ge=0, description="Of the draws; the same for every version.")
     keep_texts: int = Field(default=20, ge=0, description="Completions whose text is kept on the topic.")
-
-    @field_validator("temperature")
-    @classmethod
-    def _temperature_is_usable(cls, value: float) -> float:
-        if not is_temperature(value):
-            raise ValueError(f"allowed are {TEMPERATURES}")
-        return value
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """How the engine is to sample."""
-        return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-        )
 
     @property
     def scoring(self) -> RewardSettings:

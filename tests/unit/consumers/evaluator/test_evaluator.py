@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from consumers.evaluator.plan import Task, due_tasks
 from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
@@ -241,3 +242,9 @@ def test_the_plan_prefers_the_newest_and_the_later_lineage(tmp_path: Path) -> No
     assert [f"{task.name} {task.version}" for task in found] == ["a 2.20", "b 2.20", "a 1.10", "b 1.0"]
     last = due_tasks(sets, published=published, done=done, last=Version(lineage=1, step=25))
     assert [f"{task.name} {task.version}" for task in last[:2]] == ["a 1.25", "b 1.25"]
+
+
+def test_an_empty_stop_string_is_refused_as_for_prompts() -> None:
+    source = {"kind": "jsonl", "files": ["q.jsonl"]}
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        EvaluationSettings.model_validate({"source": source, "plugin": "exact_match", "stop": [""]})
