@@ -122,14 +122,28 @@ def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaL
     Raises:
         AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
     """
+    run = settings.run
+    return open_log_of(kafka, run=run.name, partitions=run.partitions, settings=settings, state_dir=state_dir)
+
+
+def open_log_of(kafka: str | None, *, run: str, partitions: int, settings: RunFile | None, state_dir: Path) -> KafkaLog:
+    """The typed log of a run by name, with the partitions that its topics have, for reading.
+
+    Args:
+        settings: that say how we are let in; None: as for `open_raw_log`.
+
+    Raises:
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
     from pipeline.credentials import client_config
     from topics.kafka import KafkaLog
 
+    known = _named_settings() if settings is None else settings
     return KafkaLog(
-        broker_address(kafka, settings=settings, state_dir=state_dir),
-        run=settings.run.name,
-        data_partitions=settings.run.partitions,
-        config=client_config(_access(kafka, known=settings, state_dir=state_dir), role="reader"),
+        broker_address(kafka, settings=known, state_dir=state_dir),
+        run=run,
+        data_partitions=partitions,
+        config=client_config(_access(kafka, known=known, state_dir=state_dir), role="reader"),
     )
 
 
