@@ -109,7 +109,8 @@ class RunFold:
         standings = self._standings(now_s=now_s, quiet_s=quiet_s)
         is_live = "at work" in standings.values()
         now_ms = now_ms if is_live or self.newest_ms == 0 else self.newest_ms
-        processes = self._pictures(standings, now_ms=now_ms, spans_s=spans_s)
+        window_ms = self._window_ms(standings, now_ms=now_ms)
+        processes = self._pictures(standings, now_ms=now_ms, window_ms=window_ms, spans_s=spans_s)
         steps_per_s = self.steps_per_s(now_ms)
         lag = self._lag.pictures(steps_per_s=steps_per_s)
         return RunPicture(
@@ -117,7 +118,7 @@ class RunFold:
             now_ms=now_ms,
             is_live=is_live,
             share_read=share_read,
-            window_s=WINDOW_S,
+            window_s=window_ms / 1000,
             processes=processes,
             versions=self._versions.pictures(),
             lag=lag,
@@ -188,16 +189,25 @@ class RunFold:
         return found
 
     def _pictures(
-        self, standings: Mapping[str, Standing], *, now_ms: int, spans_s: float | None
+        self, standings: Mapping[str, Standing], *, now_ms: int, window_ms: int, spans_s: float | None
     ) -> tuple[ProcessPicture, ...]:
         since_ms = None if spans_s is None else now_ms - round(spans_s * 1000)
-        window_ms = round(WINDOW_S * 1000)
         found = [
             self._processes[instance].picture(standing, now_ms=now_ms, window_ms=window_ms, spans_since_ms=since_ms)
             for instance, standing in standings.items()
         ]
         found.sort(key=lambda each: (rank_of(each.stage), each.name, each.slot, each.began_ms, each.instance))
         return tuple(found)
+
+    def _window_ms(self, standings: Mapping[str, Standing], *, now_ms: int) -> int:
+        """How far back shares go: not before the learner was past its start, or that would count as waiting."""
+        since = [
+            process.flows_since_ms
+            for instance, process in self._processes.items()
+            if process.stage == "learner" and standings[instance] == "at work" and process.flows_since_ms is not None
+        ]
+        most_ms = round(WINDOW_S * 1000)
+        return max(1, min(most_ms, now_ms - max(since))) if since else most_ms
 
     def _make_room(self) -> None:
         """Of very many processes, those go that ended first, or that were heard longest ago."""

@@ -23,6 +23,7 @@ RATE_S = 15.0  # rates are over so much time, or what there is of it
 ORDER = ("prompts", "rollout", "reward", "reference", "learner", "peer", "scheduler", "evaluator", "supervisor")
 _COUNTERS = frozenset(spec.name for spec in METRICS if spec.kind == "counter")
 _SUMS = frozenset(f"{spec.name}_sum" for spec in METRICS if spec.kind == "histogram")
+_AT_WORK = frozenset({"reading", "waiting_for_data", "forward_backward"})  # a learner past its start
 _WAITING = ("waiting", "breaker", "parked")
 
 
@@ -37,6 +38,7 @@ class ProcessFold:
         self.labels: Mapping[str, str] = {}
         self.gauges: Mapping[str, float] = {}
         self.stopped = False
+        self.flows_since_ms: int | None = None  # a learner: since when it is past its start
         self.spans = Spans()
         self._anchor_s = event.monotonic_s
         self._seq = -1
@@ -69,6 +71,8 @@ class ProcessFold:
             self.version = event.version
         if event.kind == "phase_began":
             self.spans.enter(event.name, at_ms=at_ms)
+            if self.flows_since_ms is None and event.name in _AT_WORK:
+                self.flows_since_ms = at_ms
         elif event.kind == "phase_ended":
             self.spans.leave(at_ms=at_ms)
         elif event.kind == "heartbeat":
