@@ -59,6 +59,11 @@ class Measures:
     fetch_bytes_s: float | None
     has_scheduler: bool
 
+    @property
+    def slowest_reward(self) -> RewardMeasures | None:
+        """The one before which most groups wait; of several with as many, the busiest."""
+        return max(self.rewards, key=lambda each: (each.held, each.busy), default=None)
+
 
 def measures_of(picture: RunPicture) -> Measures:
     """Of the processes that are at work."""

@@ -82,7 +82,7 @@ def _nobody(picture: RunPicture) -> Verdict:
 def _starved(picture: RunPicture, measures: Measures) -> Verdict:
     """The learner waits: who holds the groups?"""
     paused = next((each for each in measures.rewards if each.is_paused), None)
-    slowest = max(measures.rewards, key=lambda each: each.held, default=None)
+    slowest = measures.slowest_reward
     if paused is not None:
         return _paused(paused, measures)
     if measures.rollouts_wait_weights >= LATE or measures.is_behind:
@@ -90,7 +90,7 @@ def _starved(picture: RunPicture, measures: Measures) -> Verdict:
     if slowest is not None and slowest.held >= max(HOLDS, measures.held_generating):
         return _reward(slowest, measures)
     if measures.rollouts_wait_prompts >= IDLES and measures.rollouts_generate < BUSY:
-        return _idle(picture, measures, slowest)
+        return _idle(picture, measures)
     return _generating(measures)
 
 
@@ -201,7 +201,7 @@ def _rollout(measures: Measures) -> Verdict:
     )
 
 
-def _idle(picture: RunPicture, measures: Measures, slowest: RewardMeasures | None) -> Verdict:
+def _idle(picture: RunPicture, measures: Measures) -> Verdict:
     """Learner and rollouts wait: for a source that gives nothing, or for each other."""
     idle = f"the learner waits {measures.learner_waits:.0%} of its time, rollouts {measures.rollouts_wait_prompts:.0%}"
     if measures.prompts_wait_credit < 0.5:
@@ -213,6 +213,7 @@ def _idle(picture: RunPicture, measures: Measures, slowest: RewardMeasures | Non
             text=f"{idle}: the prompt source{per_s}, and the credit is not used up{why}",
             advice="look at the prompt producer and its source",
         )
+    slowest = measures.slowest_reward
     if slowest is not None and slowest.busy >= 0.9 and (slowest.lag_records is None or slowest.held >= HOLDS / 2):
         return _reward(slowest, measures)
     return Verdict(
