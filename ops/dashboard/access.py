@@ -11,12 +11,12 @@ Failure: 401, 403 and 405, each with a sentence.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 COOKIE = "rlweave_dashboard"
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS: Mapping[str, str] = {
@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def guard(*, host: str, token: str | None) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def guard(*, host: str, token: str | None) -> Middleware:
     """The middleware of all routes.
 
     Args:

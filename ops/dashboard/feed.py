@@ -36,6 +36,11 @@ class Follows(Protocol):
         """Take in what is new, and return soon."""
         ...
 
+    @property
+    def share_read(self) -> float:
+        """Part of what was there at the start that is taken in."""
+        ...
+
     def picture(self) -> RunPicture:
         """The run as far as it was taken in."""
         ...
@@ -133,16 +138,20 @@ class Feed:
         follower = self._open_follower()
         try:
             while not self._stopping.is_set():
-                began_s = time.monotonic()
-                follower.turn()
-                picture = follower.picture()
+                until_s = time.monotonic() + self._every_s
+                picture = self._look(follower, until_s=until_s)
                 self._publish(parts_of(picture, self._judge(picture)) | {"trouble": b"null"})
-                until_s = began_s + (self._every_s if picture.share_read >= 1 else self._every_s / 2)
                 self._fill_index(until_s)
-                if picture.share_read >= 1:
-                    self._stopping.wait(max(0.0, until_s - time.monotonic()))
+                self._stopping.wait(max(0.0, until_s - time.monotonic()) if picture.share_read >= 1 else 0.0)
         finally:
             follower.close()
+
+    def _look(self, follower: Follows, *, until_s: float) -> RunPicture:
+        """What is new; while the past is read, as much of it as the time allows."""
+        has_more = bool(follower.turn())
+        while follower.share_read < 1 and has_more and time.monotonic() < until_s and not self._stopping.is_set():
+            has_more = bool(follower.turn())
+        return follower.picture()
 
     def _fill_index(self, until_s: float) -> None:
         if not self._wants_index:

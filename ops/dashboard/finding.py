@@ -84,28 +84,27 @@ class Finder:
         return found
 
     def _prompt(self, group: int, *, partition: int) -> Found | None:
+        """By interpolation: offsets from `low` to `end` may hold it."""
         low, end = self._source.window(PROMPTS).get(partition, (0, 0))
-        below, above = (low, None), (end, None)  # (offset, group there or before it)
-        guess = low + group // self._source.data_partitions
+        per_offset = self._source.data_partitions  # group numbers, or fewer: transactions leave marks between them
+        guess = low + group // per_offset
         for _ in range(_MAX_LOOKS):
-            if below[0] >= above[0]:
+            if low >= end:
                 return None
-            first = max(below[0], min(guess - _LOOK // 2, above[0] - 1))
-            seen = list(_prompts(self._source, partition, bounds=(first, min(first + _LOOK, above[0]))))
+            first = max(low, min(guess - _LOOK // 2, end - 1))
+            seen = list(_prompts(self._source, partition, bounds=(first, min(first + _LOOK, end))))
             match = next((each for each in seen if _group(each) == group), None)
             if match is not None:
                 return match
-            if not seen:  # transaction markers only
-                above = (first, above[1]) if first > below[0] else (below[0], None)
-                guess = (below[0] + first) // 2
-                continue
-            lowest, highest = _group(seen[0]), _group(seen[-1])
-            if lowest > group:
-                above = (first, lowest)
-                guess = first - max(_LOOK, (lowest - group) // self._source.data_partitions)
-            elif highest < group:
-                below = (seen[-1].offset + 1, highest)
-                guess = seen[-1].offset + (group - highest) // self._source.data_partitions
+            if not seen:  # marks only
+                low, end = (low, first) if first > low else (min(first + _LOOK, end), end)
+                guess = (low + end) // 2
+            elif _group(seen[0]) > group:
+                end = first
+                guess = first - max(_LOOK, (_group(seen[0]) - group) // per_offset)
+            elif _group(seen[-1]) < group:
+                low = seen[-1].offset + 1
+                guess = seen[-1].offset + (group - _group(seen[-1])) // per_offset
             else:
                 return None
         return None

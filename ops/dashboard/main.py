@@ -18,8 +18,9 @@ from ops.dashboard.access import is_loopback
 from ops.dashboard.feed import Feed
 from ops.dashboard.runs import Reached, Runs
 from ops.dashboard.server import DashboardError, DashboardSettings, serve
-from ops.live.follower import Follower
-from ops.live.verdict import verdict_of
+from ops.live.facts import facts_of
+from ops.live.follower import Follower, FollowSettings
+from ops.live.verdict import judge
 from ops.replay.sources import Source
 from ops.run_file import RunFile
 from topics.log import Log
@@ -27,9 +28,12 @@ from topics.log import Log
 
 def reached(log: Log, source: Source, *, settings: RunFile | None) -> Reached:
     """A run whose pictures come from `ops.live`."""
+    how = FollowSettings(facts=facts_of(settings))
+    if settings is not None:
+        how = replace(how, heartbeat_s=settings.run.heartbeat_s)
     return Reached(
         source=source,
-        feed=lambda index: Feed(lambda: Follower(log, settings=settings), judge=verdict_of, index=index),
+        feed=lambda index: Feed(lambda: Follower(log, settings=how), judge=judge, index=index),
         settings=settings,
     )
 

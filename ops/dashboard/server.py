@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from ops.dashboard import questions
 from ops.dashboard.access import HEADERS, guard, is_loopback
@@ -135,7 +136,7 @@ class _Server:
     async def _list(self, _: web.Request) -> web.Response:
         return await _json(questions.listed, self._runs)
 
-    def _ask(self, question: Callable[[OpenRun, questions.Query], object]) -> Callable[..., object]:
+    def _ask(self, question: Callable[[OpenRun, questions.Query], object]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             def answer() -> object:
                 return question(self._open(request), questions.Query(request.query))
