@@ -3,7 +3,8 @@
 Role: one thread per run that somebody looks at, however many look; what the server's event streams send.
 Data in: a follower's pictures, and the verdict on each. Data out: parts by name with a number that grows.
 Invariants: a slow reader gets the newest of each part and nothing in between, so nothing piles up; parts that did not
-change are not sent again; a broker that is away is said in the part `trouble` and tried again.
+change are not sent again, and of the timeline of a live run mostly its tail; a broker that is away is said in the part
+`trouble`, and tried again.
 Failure: none leaves the thread but bugs; named errors of the log become that part.
 """
 
@@ -12,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Protocol
 
 import orjson
 
 from ops.dashboard.ledger_index import LedgerIndex
-from ops.live.picture import RunPicture, Verdict
+from ops.live.picture import ProcessPicture, RunPicture, SeriesPicture, Verdict
 from schemas.errors import RlweaveError
 
 EVERY_S = 1.0  # between two pictures
+WHOLE_S = 30.0  # between two sendings of the whole timeline of a live run; between them its tail is sent
+SERIES_S = 3.0  # between two sendings of the curves of a live run
 AGAIN_S = 3.0  # after trouble
 _INDEX_S = 0.4  # of indexing between two looks at the run
 _STOP_S = 10.0
@@ -41,8 +45,8 @@ class Follows(Protocol):
         """Part of what was there at the start that is taken in."""
         ...
 
-    def picture(self) -> RunPicture:
-        """The run as far as it was taken in."""
+    def picture(self, *, spans_s: float | None = None) -> RunPicture:
+        """The run as far as it was taken in; `spans_s`: with the spans of so many last seconds only."""
         ...
 
     def close(self) -> None:
@@ -136,22 +140,25 @@ class Feed:
 
     def _follow(self) -> None:
         follower = self._open_follower()
+        pace = _Pace()
         try:
             while not self._stopping.is_set():
                 until_s = time.monotonic() + self._every_s
-                picture = self._look(follower, until_s=until_s)
-                self._publish(parts_of(picture, self._judge(picture)) | {"trouble": b"null"})
+                self._look(follower, until_s=until_s)
+                picture = follower.picture(spans_s=pace.spans_s())
+                if not picture.is_live and not pace.is_whole:
+                    picture = follower.picture()
+                self._publish(pace.parts(picture, self._judge(picture)) | {"trouble": b"null"})
                 self._fill_index(until_s)
                 self._stopping.wait(max(0.0, until_s - time.monotonic()) if picture.share_read >= 1 else 0.0)
         finally:
             follower.close()
 
-    def _look(self, follower: Follows, *, until_s: float) -> RunPicture:
-        """What is new; while the past is read, as much of it as the time allows."""
+    def _look(self, follower: Follows, *, until_s: float) -> None:
+        """Take in what is new; while the past is read, as much of it as the time allows."""
         has_more = bool(follower.turn())
         while follower.share_read < 1 and has_more and time.monotonic() < until_s and not self._stopping.is_set():
             has_more = bool(follower.turn())
-        return follower.picture()
 
     def _fill_index(self, until_s: float) -> None:
         if not self._wants_index:
@@ -172,10 +179,38 @@ class Feed:
                 loop.call_soon_threadsafe(event.set)
 
 
-def parts_of(picture: RunPicture, verdict: Verdict) -> Parts:
-    """The picture in pieces that change at different times."""
-    without = {"spans": None}
-    pieces: dict[str, object] = {
+class _Pace:
+    """Which parts are due: what is large is sent whole now and then, and in between what is new of it."""
+
+    def __init__(self) -> None:
+        self._whole_s = self._series_s = -WHOLE_S
+        self._whole_ms = 0  # of the last whole timeline
+        self._is_behind = True  # the past was still being read then
+        self.is_whole = True
+
+    def spans_s(self) -> float | None:
+        """What to ask the next picture for."""
+        self.is_whole = self._is_behind or time.monotonic() - self._whole_s >= WHOLE_S
+        return None if self.is_whole else WHOLE_S + 5 * EVERY_S
+
+    def parts(self, picture: RunPicture, verdict: Verdict) -> Parts:
+        """Those that are due."""
+        now_s = time.monotonic()
+        self._is_behind = picture.share_read < 1
+        pieces = _pieces(picture, verdict)
+        if self.is_whole or not picture.is_live:
+            self._whole_s, self._whole_ms = now_s, picture.now_ms
+            pieces["weave"] = _weave(picture.processes, since_ms=0)
+        pieces["tail"] = _weave(picture.processes, since_ms=self._whole_ms) if picture.is_live else None
+        if not picture.is_live or self._is_behind or now_s - self._series_s >= SERIES_S:
+            self._series_s = now_s
+            pieces["series"] = {name: _series(series) for name, series in picture.series.items()}
+        return {name: orjson.dumps(piece, option=orjson.OPT_NON_STR_KEYS) for name, piece in pieces.items()}
+
+
+def _pieces(picture: RunPicture, verdict: Verdict) -> dict[str, object]:
+    """The picture in pieces that change at different times, without the large ones."""
+    return {
         "head": {
             "run": picture.run,
             "now_ms": picture.now_ms,
@@ -187,19 +222,36 @@ def parts_of(picture: RunPicture, verdict: Verdict) -> Parts:
             "last_step": picture.last_step,
         },
         "verdict": verdict,
-        "processes": [_plain(process) | without for process in picture.processes],
-        "weave": {process.instance: process.spans for process in picture.processes},
+        "processes": [_process(process) for process in picture.processes],
         "versions": picture.versions,
-        "flows": picture.flows,
         "lag": picture.lag,
         "commands": picture.commands,
         "notices": picture.notices,
         "drops": {"counts": picture.drops, "lost": picture.lost},
-        "series": picture.series,
     }
-    return {name: orjson.dumps(piece, option=orjson.OPT_NON_STR_KEYS) for name, piece in pieces.items()}
 
 
-def _plain(value: object) -> dict[str, object]:
-    """A frozen value's own fields, whose parts orjson takes as they are."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}  # type: ignore[attr-defined]
+def _process(process: ProcessPicture) -> dict[str, object]:
+    """One process without what the page does not show."""
+    left_out = ("spans", "gauges", "rates")
+    return {item.name: getattr(process, item.name) for item in fields(process) if item.name not in left_out}
+
+
+def _weave(processes: Sequence[ProcessPicture], *, since_ms: int) -> dict[str, object]:
+    """Spans that ended after a time, or go on: [number of the phase, begin, end or null] per process."""
+    numbers: dict[str, int] = {}
+    rows = {
+        process.instance: [
+            (numbers.setdefault(span.phase, len(numbers)), span.began_ms, span.ended_ms)
+            for span in process.spans
+            if span.ended_ms is None or span.ended_ms > since_ms
+        ]
+        for process in processes
+    }
+    return {"since_ms": since_ms, "phases": list(numbers), "rows": rows}
+
+
+def _series(series: SeriesPicture) -> dict[str, object]:
+    """A series with as many digits as a curve shows."""
+    values = [None if value is None else float(f"{value:.5g}") for value in series.values]
+    return {"began_ms": series.began_ms, "bin_ms": series.bin_ms, "values": values}

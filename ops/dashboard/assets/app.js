@@ -8,7 +8,7 @@ import { groupView } from "./viewer.js";
 
 const main = document.getElementById("main");
 const linkState = document.getElementById("link-state");
-const PARTS = ["head", "verdict", "processes", "weave", "versions", "flows", "lag", "commands", "notices", "drops", "series"];
+const PARTS = ["head", "verdict", "processes", "weave", "tail", "versions", "lag", "commands", "notices", "drops", "series"];
 let stream = null;
 let leave = () => {};
 
@@ -51,7 +51,8 @@ async function explain(run, page) {
     if (answer.ok) { setTimeout(() => { if (current === page) listen(run, page); }, 2000); return; }
     const why = await answer.json();
     main.replaceChildren(h("section", { class: "card" }, h("h1", {}, "This run cannot be shown"), h("p", {}, why.message), h("p", { class: "soft" }, why.hint)));
-    said("lost", "Not connected");
+    said("lost", "Not connected; looking again every few seconds");
+    setTimeout(() => { if (current === page) show(); }, 5000); // it may be about to begin
   } catch {
     setTimeout(() => { if (current === page) listen(run, page); }, 2000);
   }

@@ -61,7 +61,7 @@ export class LineChart {
   draw() {
     if (!this.series) return;
     const width = this.element.clientWidth - 28;
-    const has = this.series.some((line) => line.data.values.some((value) => value !== null));
+    const has = this.has = this.series.some((line) => line.data.values.some((value) => value !== null));
     this.svg.toggleAttribute("hidden", !has);
     this.svg.style.display = has ? "" : "none";
     this.none.hidden = has;
@@ -148,7 +148,8 @@ export class Bars {
     this.rows = h("div", { class: "bars" });
     this.none = h("p", { class: "empty small" }, empty);
     this.note = h("p", { class: "soft small" });
-    this.element = h("figure", { class: "card chart" }, h("figcaption", {}, h("h3", {}, title), this.note), this.rows, this.none);
+    this.title = h("h3", {}, title);
+    this.element = h("figure", { class: "card chart" }, h("figcaption", {}, this.title, this.note), this.rows, this.none);
   }
 
   update(items, note = "") {

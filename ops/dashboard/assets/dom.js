@@ -69,6 +69,7 @@ const DAY = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "
 export const clock = (ms) => (ms ? CLOCK.format(ms) : "–");
 export const day = (ms) => (ms ? DAY.format(ms) : "–");
 export const version = (value) => (value ? `${value.lineage}.${value.step}` : "–");
+export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 export const words = (name) => String(name).replaceAll("_", " ");
 
 // A table whose rows stay the same elements while their key is there, so that focus and selection stay, too.

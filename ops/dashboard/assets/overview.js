@@ -1,7 +1,7 @@
 // One run: the verdict, the weave, the curves, the tables.
 
 import { Bars, LineChart } from "./chart.js";
-import { bytes, clock, day, duration, h, KeyedTable, number, percent, setClass, setText, version, whole, wordClass, words } from "./dom.js";
+import { bytes, clock, day, duration, h, KeyedTable, number, percent, sentence, setClass, setText, version, whole, wordClass, words } from "./dom.js";
 import { kindOf, said, Weave } from "./weave.js";
 
 const VERDICTS = ["balanced", "reward", "rollout", "weights", "learner", "prompts", "nobody", "missing", "scheduler", "starting", "finished", "trouble"];
@@ -40,7 +40,9 @@ export class Overview {
 
   // A part of the picture came; what depends on it is drawn once the browser has time.
   take(name, value) {
-    this.parts[name] = value;
+    if (name === "weave") this.parts.weave = this.whole = unpack(value);
+    else if (name === "tail") this.parts.weave = this.whole && value ? join(this.whole, unpack(value), value.since_ms) : this.parts.weave;
+    else this.parts[name] = value;
     if (this.late === null) this.late = requestAnimationFrame(() => { this.late = null; this.show(); });
   }
 
@@ -58,10 +60,11 @@ export class Overview {
     const kind = wordClass(verdict.kind, VERDICTS);
     setClass(this.verdict.box, `card verdict ${kind}`);
     setText(this.verdict.kicker, `${TITLES[verdict.kind] || words(verdict.kind)}${head.is_live ? "" : `, last heard ${day(head.now_ms)}`}`);
-    setText(this.verdict.text, verdict.text);
-    setText(this.verdict.advice, verdict.advice || "");
+    setText(this.verdict.text, sentence(verdict.text));
+    setText(this.verdict.advice, sentence(verdict.advice));
     this.verdict.advice.hidden = !verdict.advice;
     const lines = verdict.evidence || [];
+    this.verdict.evidence.hidden = !lines.length;
     if (this.verdict.evidence.textContent !== lines.join("")) this.verdict.evidence.replaceChildren(...lines.map((line) => h("li", {}, line)));
     this.verdict.reading.hidden = head.share_read >= 1;
     if (head.share_read < 1) this.verdict.reading.replaceChildren(h("progress", { max: "1", value: head.share_read, "aria-label": "Part of the topics that is read" }), ` Reading the topics: ${percent(head.share_read)}. Totals grow until it is done.`);
@@ -75,21 +78,25 @@ export class Overview {
     const totals = head.totals;
     const facts = head.facts || {};
     const step = head.last_step || {};
-    const rate = (name) => { const data = series && series[name]; return data ? data.values.filter((value) => value !== null).pop() : null; };
+    const rate = (name) => { // the last one; of a run that ended the mean
+      const values = ((series && series[name]) || { values: [] }).values.filter((value) => value !== null);
+      return !values.length ? null : head.is_live ? values[values.length - 1] : values.reduce((sum, value) => sum + value, 0) / values.length;
+    };
+    const mean = head.is_live ? "" : "mean";
     const items = [
       ["step", whole(totals.step), facts.max_steps ? `of ${whole(facts.max_steps)}` : "", totals.lineage > 1 ? `lineage ${totals.lineage}` : ""],
       ["reward, last step", number(step.reward_mean), "", ""],
       ["age, last step", number(step.age_mean), step.age_max === undefined ? "" : `max ${number(step.age_max)}`, facts.max_staleness === null || facts.max_staleness === undefined ? "" : `bound ${facts.max_staleness}`],
       ["samples trained", number(totals.trained), "", ""],
       ["dropped", number(totals.dropped), "", totals.failed ? `${number(totals.failed)} failed` : ""],
-      ["groups open", totals.groups_admitted === null ? "–" : whole(Math.max(0, totals.groups_admitted - totals.groups_closed)), facts.credit_groups ? `of ${facts.credit_groups}` : "", ""],
-      ["samples/s trained", number(head.is_live ? rate("trained_per_s") : null), "", ""],
-      ["tokens/s made", number(head.is_live ? rate("tokens_per_s") : null), "", ""],
+      totals.groups_admitted === null ? ["groups closed", number(totals.groups_closed), "", ""] : ["groups open", whole(Math.max(0, totals.groups_admitted - totals.groups_closed)), facts.credit_groups ? `of ${facts.credit_groups}` : "", ""],
+      ["samples/s trained", number(rate("trained_per_s")), mean, ""],
+      ["tokens/s made", number(rate("tokens_per_s")), mean, ""],
     ];
     const text = JSON.stringify(items);
     if (text === this.figuresSaid) return;
     this.figuresSaid = text;
-    this.figures.replaceChildren(...items.map(([name, value, small, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, ` ${small}`) : null), h("dd", { class: "more" }, more))));
+    this.figures.replaceChildren(...items.map(([name, value, small, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, ` ${small}`) : null), more ? h("dd", { class: "more" }, more) : null)));
   }
 
   showCurves({ head, series, processes }) {
@@ -99,14 +106,28 @@ export class Overview {
     for (const { chart, lines, isAge } of this.charts) {
       if (lines) chart.lines = lines(series);
       chart.update({ series, begins, ends: head.now_ms, bound: isAge && bound !== undefined ? bound : null });
+      chart.element.hidden = !chart.has && !["Reward", "Loss"].includes(chart.name);
     }
     const ages = Object.entries(head.totals.ages || {}).map(([age, count]) => [Number(age), count]).sort((one, two) => one[0] - two[0]);
     const total = ages.reduce((sum, [, count]) => sum + count, 0) || 1;
     const isOver = (age) => bound !== null && bound !== undefined && age > bound;
     this.ages.update(ages.slice(0, 12).map(([age, count]) => ({ label: age === 1 ? "1 version" : `${age} versions`, parts: [{ share: count / total, kind: isOver(age) ? "old" : "key work" }], text: percent(count / total), title: `${whole(count)} sample ids` })),
       bound === null || bound === undefined ? "Learner step less birth step, when the batch was cut." : `Learner step less birth step, when the batch was cut; the bound is ${bound}.`);
-    this.shares.update(processes.filter((process) => Object.keys(process.shares || {}).length && (process.standing === "at work" || !head.is_live)).slice(0, 14).map(shareRow), "Coloured as the weave; the figure is the part spent waiting.");
+    const shown = head.is_live ? processes.filter((process) => process.standing === "at work") : processes.map((process) => ({ ...process, ...wholeShares(this.parts.weave[process.instance] || []) }));
+    setText(this.shares.title, head.is_live ? "How the last minute went" : "How the time went");
+    this.shares.update(shown.filter((process) => Object.keys(process.shares || {}).length).slice(0, 14).map(shareRow), "Coloured as the weave; the figure is the part spent waiting.");
   }
+}
+
+// Shares of all the time that a process was in phases.
+function wholeShares(spans) {
+  const shares = {};
+  let total = 0;
+  for (const { phase, began_ms: began, ended_ms: ended } of spans) {
+    if (ended !== null) { shares[phase] = (shares[phase] || 0) + ended - began; total += ended - began; }
+  }
+  for (const phase of Object.keys(shares)) shares[phase] /= total || 1;
+  return { shares, waits: Object.fromEntries(Object.entries(shares).filter(([phase]) => ["wait", "trouble"].includes(kindOf(phase)))) };
 }
 
 function shareRow(process) {
@@ -114,6 +135,16 @@ function shareRow(process) {
   const waits = Object.values(process.waits || {}).reduce((sum, share) => sum + share, 0);
   const label = process.slot === "" || process.slot === "0" ? process.name : `${process.name} ${process.slot}`;
   return { label, parts, text: percent(waits), title: parts.map((part) => part.title).join(", "), words: `waiting; ${parts.map((part) => part.title).join(", ")}` };
+}
+
+// Spans by process, of what the server packs as [number of the phase, begin, end].
+function unpack({ phases, rows }) {
+  return Object.fromEntries(Object.entries(rows).map(([instance, spans]) => [instance, spans.map(([phase, began, ended]) => ({ phase: phases[phase], began_ms: began, ended_ms: ended }))]));
+}
+
+// A timeline with the part after `since` in a newer version.
+function join(whole, tail, since) {
+  return Object.fromEntries(Object.entries(tail).map(([instance, spans]) => [instance, [...(whole[instance] || []).filter((span) => span.ended_ms !== null && span.ended_ms <= since), ...spans]]));
 }
 
 function named(series, pattern) {
@@ -165,7 +196,7 @@ function tables(run) {
   const processes = new KeyedTable({
     caption: "Processes", key: (process) => process.instance, rowClass: (process) => (process.standing === "at work" ? "" : "soft"),
     columns: [
-      { head: "Process", value: (process) => (process.slot === "" ? process.name : `${process.name} ${process.slot}`) }, { head: "Now", value: said },
+      { head: "Process", value: (process) => process.name }, { head: "Now", value: said },
       { head: "Heard", value: (process) => clock(process.heard_ms) }, { head: "Version", value: (process) => version(process.version), num: true },
       { head: "Waits", value: (process) => percent(Object.values(process.waits || {}).reduce((sum, share) => sum + share, 0)), num: true },
       { head: "Host", value: (process) => process.host + (process.domain ? ` (${process.domain})` : "") }, { head: "Instance", value: (process) => process.instance, class: "mono small" },

@@ -77,7 +77,7 @@ export function drawThreads(pen, threads, { x, begins, ends, color, dotted }) {
   for (const thread of seen) {
     const from = { x: x(thread.left), y: edge(thread.from, thread.to) };
     const to = { x: x(thread.arrived), y: edge(thread.to, thread.from) };
-    pen.globalAlpha = dotted ? (0.15 + 0.45 * ((thread.size || 1) / largest)) * (0.4 + 0.6 * dense) : 0.35 + 0.5 * dense;
+    pen.globalAlpha = dotted ? (0.3 + 0.6 * ((thread.size || 1) / largest)) * (0.5 + 0.5 * dense) : 0.35 + 0.5 * dense;
     curve(pen, from, to);
     if (!dotted && dense > 0.4) dot(pen, to, 2.2);
   }

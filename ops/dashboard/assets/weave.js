@@ -120,7 +120,7 @@ export class Weave {
   view() {
     const now = this.data ? this.data.head.now_ms : Date.now();
     const first = Math.min(now - 1000, ...(this.data ? this.data.processes.map((process) => process.began_ms) : [now]));
-    const size = this.size || (this.size === 0 ? now - first : 120e3);
+    const size = this.size === 0 ? now - first : Math.min(this.size || 120e3, Math.max(10e3, now - first));
     const ends = this.end ?? now;
     return { begins: ends - size, ends, now, first, size };
   }
