@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-port=0",
 )
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 Json = dict[str, object]
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -50,33 +51,51 @@ CONTROLS = {
 
 
 class Live:
-    """A learner that goes on: writes its events."""
+    """A learner that goes on: it beats on a thread of its own until it is closed."""
 
     def __init__(self, log: KafkaLog) -> None:
         self._run = log.run
         self._writer = log.writer(WriterSettings())
         self._seq = -1
         self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Live:
+        self.tell("phase_began", "waiting_for_data")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(10)
+        self._writer.close(deadline=Deadline.after(10))
+
+    def step(self, number: float, *, reward: float) -> None:
+        self.tell("notice", "step", step=number, reward_mean=reward, loss=0.5 / number, age_mean=1.0, age_max=1.0)
 
     def tell(self, kind: str, name: str, **gauges: float) -> None:
-        self._seq += 1
-        event = StageEvent(
-            run=self._run,
-            stage="learner",
-            instance="learner-host-1-abcdef",
-            kind=kind,
-            name=name,
-            seq=self._seq,
-            gauges=gauges,
-            details={"phase": "waiting_for_data"} if kind == "heartbeat" else {},
-            monotonic_s=self._clock.monotonic(),
-            unix_ms=self._clock.unix_ms(),
-        )
-        self._writer.write(EVENTS, event)
-        self._writer.flush(deadline=Deadline.after(10))
+        with self._lock:
+            self._seq += 1
+            event = StageEvent(
+                run=self._run,
+                stage="learner",
+                instance="learner-host-1-abcdef",
+                kind=kind,
+                name=name,
+                seq=self._seq,
+                gauges=gauges,
+                details={"phase": "waiting_for_data"} if kind == "heartbeat" else {},
+                monotonic_s=self._clock.monotonic(),
+                unix_ms=self._clock.unix_ms(),
+            )
+            self._writer.write(EVENTS, event)
+            self._writer.flush(deadline=Deadline.after(30))
 
-    def close(self) -> None:
-        self._writer.close(deadline=Deadline.after(5))
+    def _beat(self) -> None:
+        while not self._end.wait(0.5):
+            self.tell("heartbeat", "heartbeat")
 
 
 @pytest.fixture(scope="module")
@@ -145,27 +164,24 @@ def unnamed(browser: Browser) -> list[str]:
 def test_a_live_run_changes_on_the_page_and_a_lost_connection_is_said_and_mended(
     browser: Browser, services: ServicesInfo, kafka_log: KafkaLog
 ) -> None:
-    live = Live(kafka_log)
-    live.tell("phase_began", "waiting_for_data")
-    live.tell("notice", "step", step=1.0, reward_mean=0.25, loss=0.5, age_mean=0.0, age_max=0.0)
-    with serving(services) as first:
-        browser.open(f"{first.url}/run/{kafka_log.run}")
-        browser.wait("document.getElementById('link-state').textContent === 'Live'")
-        browser.wait(f"{figure('reward, last step')} === '0.25'")
-        live.tell("notice", "step", step=2.0, reward_mean=0.75, loss=0.4, age_mean=1.0, age_max=1.0)
-        live.tell("heartbeat", "heartbeat")
-        browser.wait(f"{figure('reward, last step')} === '0.75'")
-        browser.wait("document.querySelector('.weave li b').textContent === 'learner'")
-        browser.wait("document.querySelector('.chart path.l')")
-        assert unnamed(browser) == []
-        assert browser.errors() == []
-    browser.wait("document.getElementById('link-state').textContent.startsWith('Connection lost')")
-    live.tell("notice", "step", step=3.0, reward_mean=0.875, loss=0.3, age_mean=1.0, age_max=1.0)
-    with serving(services, port=int(first.url.rpartition(":")[2])):
-        browser.wait(f"{figure('reward, last step')} === '0.875'")
-        browser.wait("document.getElementById('link-state').textContent === 'Live'")
-        browser.open("about:blank")
-    live.close()
+    with Live(kafka_log) as live:
+        live.step(1, reward=0.25)
+        with serving(services) as first:
+            browser.open(f"{first.url}/run/{kafka_log.run}")
+            browser.wait(f"{figure('reward, last step')} === '0.25'")
+            browser.wait("document.getElementById('link-state').textContent === 'Live'")
+            live.step(2, reward=0.75)
+            browser.wait(f"{figure('reward, last step')} === '0.75'")
+            browser.wait("document.querySelector('.weave li b').textContent === 'learner'")
+            browser.wait("document.querySelector('.chart path.l')")
+            assert unnamed(browser) == []
+            assert browser.errors() == []
+        browser.wait("document.getElementById('link-state').textContent.startsWith('Connection lost')")
+        live.step(3, reward=0.875)
+        with serving(services, port=int(first.url.rpartition(":")[2])):
+            browser.wait(f"{figure('reward, last step')} === '0.875'")
+            browser.wait("document.getElementById('link-state').textContent === 'Live'")
+            browser.open("about:blank")
 
 
 def test_a_finished_run_opens_and_its_drops_lead_to_a_sample(
