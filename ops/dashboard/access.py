@@ -51,19 +51,16 @@ def guard(*, host: str, token: str | None) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = _refusal(request, host=host, token=token)
-        if refusal is None:
-            try:
-                answer = await handler(request)
-            except web.HTTPException as error:
-                answer = web.Response(status=error.status, text=f"{error.reason}\n")
-        else:
-            answer = refusal
-        if not answer.prepared:
-            answer.headers.update(HEADERS)
-            answer.headers.setdefault("Cache-Control", "no-store")
-        return answer
+        return await handler(request) if refusal is None else refusal
 
     return check
+
+
+async def add_headers(_: web.Request, answer: web.StreamResponse) -> None:
+    """Said with every answer, also with those that the library makes."""
+    for name, value in HEADERS.items():
+        answer.headers[name] = value
+    answer.headers.setdefault("Cache-Control", "no-store")
 
 
 def _refusal(request: web.Request, *, host: str, token: str | None) -> web.Response | None:

@@ -116,10 +116,10 @@ class LedgerIndex:
             part: (max(low, self._read[part][0] - slice_offsets), self._read[part][0])
             for part, (low, _) in window.items()
         }
-        for ranges in (new, {} if self.is_full else old):
-            self._take(ranges)
         with self._lock:
             self._window = dict(window)
+        for ranges in (new, {} if self.is_full else old):
+            self._take(ranges)
         return self.share_read < 1 and not self.is_full
 
     @property
@@ -132,7 +132,10 @@ class LedgerIndex:
         """Part of the ledger that is read, of what was there at the last turn."""
         with self._lock:
             size = sum(end - low for low, end in self._window.values())
-            done = sum(end - max(first, self._window[part][0]) for part, (first, end) in self._read.items())
+            done = sum(
+                min(self._read[part][1], end) - max(self._read[part][0], low)
+                for part, (low, end) in self._window.items()
+            )
         return 1.0 if size == 0 and self._window else min(1.0, done / size) if size else 0.0
 
     def drops(self) -> dict[str, int]:

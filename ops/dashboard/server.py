@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ops.dashboard import questions
-from ops.dashboard.access import HEADERS, guard, is_loopback
+from ops.dashboard.access import add_headers, guard, is_loopback
 from ops.dashboard.assets import Asset, load_assets
 from ops.dashboard.runs import OpenRun, Runs
 from ops.replay.sources import RunNotFound
@@ -109,6 +109,7 @@ class _Server:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[guard(host=self._settings.host, token=self._settings.token)])
+        app.on_response_prepare.append(add_headers)
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -165,7 +166,7 @@ class _Server:
 
 
 async def _stream(request: web.Request, run: OpenRun) -> web.StreamResponse:
-    answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await answer.prepare(request)
     seen: dict[str, int] = {}
     event = asyncio.Event()

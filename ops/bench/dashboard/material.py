@@ -33,7 +33,8 @@ from topics.log import Log, Writer, WriterSettings
 STEP_S = 0.8
 _ROLLOUTS = 2
 _PIECE = 8  # steps that are written before a flush
-_FLUSH_S = 120.0
+_FLUSH_S = 600.0
+_DELIVERY_S = 300.0  # a machine that is busy with other work is no fault
 _REASONS = (Reason.STALE, Reason.NOT_SCORED, Reason.NO_SIGNAL)
 _PEERS = ("prompts", "reward", "scheduler")
 
@@ -64,7 +65,7 @@ def write_run(log: Log, size: LongRun, *, say: Callable[[str], None]) -> None:
     Raises:
         DeliveryError: a record was not written.
     """
-    writer = log.writer(WriterSettings())
+    writer = log.writer(WriterSettings(delivery_timeout_s=_DELIVERY_S))
     began_ms = SystemClock().unix_ms() - round(size.num_steps * STEP_S * 1000)
     tell = _Telling(writer, run=log.run, began_ms=began_ms)
     for partition in range(log.data_partitions):

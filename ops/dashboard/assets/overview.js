@@ -47,8 +47,9 @@ export class Overview {
   }
 
   show() {
-    const parts = this.parts;
-    if (!parts.head) return;
+    if (!this.parts.head) return;
+    const parts = { ...this.parts };
+    if (!parts.head.is_live && parts.processes && parts.weave) parts.processes = parts.processes.map((process) => ({ ...process, ...wholeShares(parts.weave[process.instance] || []) }));
     if (parts.verdict) this.showVerdict(parts.verdict, parts.head);
     this.showFigures(parts);
     if (parts.processes && parts.weave && parts.versions) this.weave.update(parts);
@@ -113,7 +114,7 @@ export class Overview {
     const isOver = (age) => bound !== null && bound !== undefined && age > bound;
     this.ages.update(ages.slice(0, 12).map(([age, count]) => ({ label: age === 1 ? "1 version" : `${age} versions`, parts: [{ share: count / total, kind: isOver(age) ? "old" : "key work" }], text: percent(count / total), title: `${whole(count)} sample ids` })),
       bound === null || bound === undefined ? "Learner step less birth step, when the batch was cut." : `Learner step less birth step, when the batch was cut; the bound is ${bound}.`);
-    const shown = head.is_live ? processes.filter((process) => process.standing === "at work") : processes.map((process) => ({ ...process, ...wholeShares(this.parts.weave[process.instance] || []) }));
+    const shown = processes.filter((process) => process.standing === "at work" || !head.is_live);
     setText(this.shares.title, head.is_live ? "How the last minute went" : "How the time went");
     this.shares.update(shown.filter((process) => Object.keys(process.shares || {}).length).slice(0, 14).map(shareRow), "Coloured as the weave; the figure is the part spent waiting.");
   }
@@ -182,7 +183,7 @@ function tables(run) {
     ],
   });
   const commands = new KeyedTable({
-    caption: "What the scheduler decided, newest first", key: (each, index) => `${each.at_ms}/${each.kind}/${each.target}/${index}`, empty: "No command yet.",
+    caption: "What the scheduler decided, newest first; of publishes the last four", key: (each, index) => `${each.at_ms}/${each.kind}/${each.target}/${index}`, empty: "No command yet.",
     columns: [
       { head: "When", value: (each) => clock(each.at_ms) },
       { head: "Command", value: (each) => `${words(each.kind)} to ${each.target}${each.version ? ` ${each.version}` : ""}${each.replicas === null || each.replicas === undefined ? "" : ` ${each.replicas}`}` },
@@ -224,12 +225,18 @@ function tables(run) {
         for (const each of parts.drops.lost || []) { const word = String(each.reason || "").split(":")[0].trim(); if (!last[word] || last[word].at_ms <= each.at_ms) last[word] = each; }
         drops.update(Object.entries(parts.drops.counts).sort((one, two) => two[1] - one[1]).map(([reason, count]) => [reason, count, last[reason]]));
       }
-      if (parts.commands) commands.update(parts.commands.slice(-12).reverse());
+      if (parts.commands) commands.update(fewPublishes(parts.commands).slice(-12).reverse());
       if (parts.notices) notices.update(parts.notices.slice(-12).reverse());
       if (parts.processes) processes.update(parts.processes.slice(0, 64));
       if (parts.lag) lag.update(parts.lag);
     },
   };
+}
+
+// Versions go out all the time: they would hide what else was decided.
+function fewPublishes(commands) {
+  const last = commands.filter((each) => each.kind === "publish").slice(-4);
+  return commands.filter((each) => each.kind !== "publish" || last.includes(each));
 }
 
 export function groupPage(run, group, { member = null, attempt = null } = {}) {

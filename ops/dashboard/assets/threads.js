@@ -1,7 +1,5 @@
 // What crosses the rows of the weave: versions from the learner to engines, samples from engines to the learner.
 
-const MOST = 1500;
-
 function curve(pen, from, to) {
   const middle = (from.y + to.y) / 2;
   pen.beginPath();
@@ -63,23 +61,34 @@ function firstFrom(times, at) {
   return low;
 }
 
+// Threads of a row that would touch are left out, so that a long run is still a cloth.
+function apart(threads, x, least) {
+  const last = new Map();
+  return threads.filter((thread) => {
+    const row = thread.from.process.stage === "learner" ? thread.to : thread.from;
+    const at = x(thread.arrived);
+    if (at - (last.get(row) ?? -Infinity) < least) return false;
+    last.set(row, at);
+    return true;
+  });
+}
+
 export function drawThreads(pen, threads, { x, begins, ends, color, dotted }) {
-  let seen = threads.filter((thread) => thread.arrived >= begins && thread.left <= ends);
-  const every = Math.ceil(seen.length / MOST);
-  if (every > 1) seen = seen.filter((_, index) => index % every === 0);
+  const inside = threads.filter((thread) => thread.arrived >= begins && thread.left <= ends).sort((one, two) => one.arrived - two.arrived);
+  const seen = apart(inside, x, dotted ? 5 : 9);
   const largest = Math.max(1, ...seen.map((thread) => thread.size || 1));
+  const dense = Math.min(1, 80 / Math.max(1, seen.length));
   pen.save();
   pen.strokeStyle = color;
   pen.fillStyle = color;
-  pen.lineWidth = dotted ? 1.1 : 1.4;
+  pen.lineWidth = dotted ? 1.3 : 1.4;
   pen.setLineDash(dotted ? [1.5, 2.5] : []);
-  const dense = Math.min(1, 120 / Math.max(1, seen.length));
   for (const thread of seen) {
     const from = { x: x(thread.left), y: edge(thread.from, thread.to) };
     const to = { x: x(thread.arrived), y: edge(thread.to, thread.from) };
-    pen.globalAlpha = dotted ? (0.3 + 0.6 * ((thread.size || 1) / largest)) * (0.5 + 0.5 * dense) : 0.35 + 0.5 * dense;
+    pen.globalAlpha = dotted ? (0.35 + 0.65 * ((thread.size || 1) / largest)) * (0.6 + 0.4 * dense) : 0.4 + 0.5 * dense;
     curve(pen, from, to);
-    if (!dotted && dense > 0.4) dot(pen, to, 2.2);
+    if (!dotted && dense > 0.5) dot(pen, to, 2.2);
   }
   pen.restore();
 }

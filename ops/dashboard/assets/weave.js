@@ -35,7 +35,7 @@ export class Weave {
     this.threads = { versions: true, samples: true };
     const toggle = (key, text) => h("button", { type: "button", "aria-pressed": "true", on: { click: (event) => this.toggle(key, event.target) } }, text);
     this.table = new KeyedTable({
-      caption: "What each process does, and how it spent the last minute",
+      caption: "What each process does, and how it spent its time lately",
       key: (process) => process.instance,
       columns: [
         { head: "Process", value: (process) => process.name },
@@ -43,7 +43,7 @@ export class Weave {
         { head: "Now", value: (process) => said(process) },
         { head: "Since", value: (process) => clock(process.phase_since_ms) },
         { head: "Version", value: (process) => version(process.version), num: true },
-        { head: "Shares of the last minute", value: (process) => shares(process), class: "wide" },
+        { head: "Shares of its time", value: (process) => shares(process), class: "wide" },
       ],
     });
     this.wayTable = new KeyedTable({

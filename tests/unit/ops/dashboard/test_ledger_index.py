@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 
 from ops.dashboard.ledger_index import LedgerIndex, LostRow
 from tests.unit.ops.dashboard.record_source import RecordSource, source_of
 from tests.unit.ops.little_run import RUN, little_run, trained
-from topics.catalog import LEDGER
+from topics.catalog import LEDGER, Topic
+from topics.kafka.raw import RawRecord
 
 
 def filled(source: RecordSource, *, slice_offsets: int = 500) -> LedgerIndex:
@@ -57,6 +60,23 @@ def test_the_newest_part_is_there_first_and_the_share_says_so() -> None:
     source.put(LEDGER, trained(100, at="1.1", seq=100), partition=0)
     index.turn(slice_offsets=10)
     assert index.outcomes(result=None, skip=0, limit=1).rows[0].group == 100
+
+
+def test_how_much_is_read_may_be_asked_while_it_is_read() -> None:
+    source = source_of(little_run())
+    index = LedgerIndex(source)
+    shares = []
+    reading = source.read
+
+    def asking(topic: Topic, ranges: Mapping[int, tuple[int, int]]) -> Iterator[RawRecord]:
+        shares.append(index.share_read)
+        return reading(topic, ranges)
+
+    source.read = asking  # type: ignore[method-assign]
+    while index.turn(slice_offsets=2):
+        continue
+    assert shares[0] == 0.0
+    assert shares == sorted(shares)
 
 
 def test_memory_is_bounded_and_the_index_says_that_older_outcomes_are_left_out() -> None:
