@@ -119,6 +119,6 @@ function sampleParts(run, query, { found, announce }) {
     h("div", { class: "card texts" },
       h("div", {}, h("h3", {}, "Prompt as the engine saw it"), h("pre", {}, sample.prompt_text)),
       h("div", {}, h("h3", {}, "Completion"), h("pre", {}, sample.text)),
-      facts([["answer", sample.answer], ["sampling", Object.entries(sample.sampling).map(([name, value]) => `${words(name)} ${value}`).join(", ")], ["seed", sample.seed], ["log-probabilities", sample.logprobs_kind], ["place", sample.place], ["environment", sample.environment], ...Object.entries(sample.environment_facts), ...Object.entries(sample.metadata)])),
+      facts([["answer", sample.answer], ["sampling", Object.entries(sample.sampling).filter(([, value]) => String(value)).map(([name, value]) => `${words(name)} ${value}`).join(", ")], ["seed", sample.seed], ["log-probabilities", sample.logprobs_kind], ["place", sample.place], ["environment", sample.environment], ...Object.entries(sample.environment_facts), ...Object.entries(sample.metadata)])),
   ];
 }
