@@ -45,10 +45,10 @@ def pipeline(picture: RunPicture, measures: Measures, *, width: int, starved: st
         _stage("WEIGHTS", _newest(picture), is_slow=starved == "weights"),
     ]
     arrows = [
-        _arrow(_flow(picture, "prompts", "rollout"), what="grp"),
-        _arrow(_flow(picture, "rollout", f"reward {name}"), what="smp"),
-        _arrow(_flow(picture, f"reward {name}", "learner"), what="ready", queued=measures.ready_groups),
-        _arrow(_flow(picture, "learner", "rollout"), what="behind"),
+        _arrow(_flow(picture, "prompts", target="rollout"), what="grp"),
+        _arrow(_flow(picture, "rollout", target=f"reward {name}"), what="smp"),
+        _arrow(_flow(picture, f"reward {name}", target="learner"), what="ready", queued=measures.ready_groups),
+        _arrow(_flow(picture, "learner", target="rollout"), what="behind"),
     ]
     lines = _drawn(stages, arrows, width=width)
     return lines + [_further(picture, each.name, width=width) for each in measures.rewards if each.name != name]
@@ -89,13 +89,16 @@ def _drawn(stages: list[_Stage], arrows: list[_Arrow], *, width: int) -> list[Te
 
 
 def _further(picture: RunPicture, name: str, *, width: int) -> Text:
-    arriving, said = _flow(picture, "rollout", f"reward {name}"), _flow(picture, f"reward {name}", "learner")
+    arriving, said = (
+        _flow(picture, "rollout", target=f"reward {name}"),
+        _flow(picture, f"reward {name}", target="learner"),
+    )
     queued = None if arriving is None else arriving.queued
     per_s = None if said is None else said.per_s
     return Text(padded(f" also reward {plain(name)}: {number(queued)} wait, {number(per_s)}/s", width))
 
 
-def _flow(picture: RunPicture, source: str, target: str) -> FlowPicture | None:
+def _flow(picture: RunPicture, source: str, *, target: str) -> FlowPicture | None:
     return next((each for each in picture.flows if (each.source, each.target) == (source, target)), None)
 
 
