@@ -27,7 +27,7 @@ def top(run: str, *, once: bool, kafka: str | None, runs_dir: Path, state_dir: P
 
     from ops.live.facts import facts_of
     from ops.live.follower import Follower, FollowSettings
-    from ops.top.watch import PIPE_COLUMNS, show_once, watch
+    from ops.top.watch import LOOK_BACK, PIPE_COLUMNS, show_once, watch
     from pipeline.stage import CONNECT_S
     from topics.clock import Deadline
 
@@ -35,7 +35,7 @@ def top(run: str, *, once: bool, kafka: str | None, runs_dir: Path, state_dir: P
     log = open_run_log(run, kafka=kafka, settings=settings, state_dir=state_dir)
     log.connect(deadline=Deadline.after(CONNECT_S))
     heartbeat_s = 1.0 if settings is None else settings.run.heartbeat_s
-    follow = FollowSettings(heartbeat_s=heartbeat_s, facts=facts_of(settings))
+    follow = FollowSettings(heartbeat_s=heartbeat_s, look_back_events=LOOK_BACK, facts=facts_of(settings))
     is_terminal = sys.stdout.isatty()
     console = Console(markup=False, highlight=False, emoji=False, width=None if is_terminal else PIPE_COLUMNS)
     with Follower(log, settings=follow) as follower:

@@ -28,7 +28,8 @@ def process_lines(picture: RunPicture, *, width: int) -> list[Text]:
     cells = max(10, width - _NAME - _PHASE - _VERSION - _WAITS - 5)
     heading = f"{'process':<{_NAME}} {'now':<{_PHASE}} {padded('last minute', cells)} {'waits':>{_WAITS}} "
     lines = [Text(f"{heading}{'version':>{_VERSION}}", style="dim")]
-    lines += [_line(process, picture, cells=cells) for process in _shown(picture) if process.stage not in _BESIDE]
+    shown = _shown(picture)
+    lines += [_line(process, picture, shown=shown, cells=cells) for process in shown if process.stage not in _BESIDE]
     return lines
 
 
@@ -37,7 +38,8 @@ def beside_line(picture: RunPicture) -> Text | None:
     parts = [
         f"{plain(process.name)} {_now(process, picture)}" for process in _shown(picture) if process.stage in _BESIDE
     ]
-    counts = Counter[str](process.standing for process in picture.processes)
+    shown = {process.instance for process in _shown(picture)}
+    counts = Counter[str](process.standing for process in picture.processes if process.instance not in shown)
     parts += [f"{counts[word]} {word}" for word in _ENDED if counts[word]]
     return Text(f"beside: {', '.join(parts)}", style="dim") if parts else None
 
@@ -60,8 +62,8 @@ def _shown(picture: RunPicture) -> list[ProcessPicture]:
     return [process for process in picture.processes if process.heard_ms > last_ms - round(STRIP_S * 1000)]
 
 
-def _line(process: ProcessPicture, picture: RunPicture, *, cells: int) -> Text:
-    line = Text(f"{padded(_name(process, picture.processes), _NAME)} ")
+def _line(process: ProcessPicture, picture: RunPicture, *, shown: Sequence[ProcessPicture], cells: int) -> Text:
+    line = Text(f"{padded(_name(process, shown), _NAME)} ")
     alive = process.standing == "at work"
     line.append(padded(_now(process, picture), _PHASE), style="" if alive else "bold red")
     line.append(" ")
@@ -77,9 +79,9 @@ def _line(process: ProcessPicture, picture: RunPicture, *, cells: int) -> Text:
     return line
 
 
-def _name(process: ProcessPicture, others: Sequence[ProcessPicture]) -> str:
+def _name(process: ProcessPicture, shown: Sequence[ProcessPicture]) -> str:
     """With its slot where there are several of its name."""
-    alike = [each for each in others if each.name == process.name and each.standing not in _ENDED]
+    alike = [each for each in shown if each.name == process.name]
     if len(alike) < 2:
         return plain(process.name)
     hosts = {each.host for each in alike}

@@ -58,6 +58,7 @@ def screen(picture: RunPicture, *, width: int, height: int | None = None, keys: 
 
 def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
     verdict, measures = judge(picture), measures_of(picture)
+    flow = pipeline(picture, measures, width=width, starved=verdict.kind) if picture.is_live else []
     processes = process_lines(picture, width=width)
     legend = _wrapped(legend_text(picture), width=width, indent="  ", style="dim")
     beside, lag, weights = beside_line(picture), figures.lag(picture), figures.weights(picture, measures)
@@ -66,8 +67,8 @@ def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
         _Part(rank=0, lines=_verdict(verdict, width=width), least=1),
         _Part(rank=2, lines=_wrapped(_advice(verdict), width=width, indent="    ", style=""), least=2),
         _Part(rank=9, lines=[Text()]),
-        _Part(rank=1, lines=pipeline(picture, measures, width=width, starved=verdict.kind), least=3),
-        _Part(rank=9, lines=[Text()]),
+        _Part(rank=1, lines=flow, least=3),
+        _Part(rank=9, lines=[Text()] if flow else []),
         _Part(rank=1, lines=processes, least=min(len(processes), 6)),
         _Part(rank=3, lines=legend, least=2),
         _Part(rank=6, lines=[] if beside is None else [beside]),

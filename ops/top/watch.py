@@ -24,6 +24,7 @@ from ops.live.follower import Follower
 from ops.top.screen import screen
 
 EVERY_S = 0.5
+LOOK_BACK = 5_000  # events of a live run, some minutes; its totals are of the whole run
 SPANS_S = 75.0  # more than the strip shows
 PIPE_COLUMNS = 100
 _CATCH_UP_S = 30.0

@@ -27,11 +27,8 @@ def lines_of(life: Life) -> Iterator[str]:
     yield f"{'at':<12} {'took':>9}  hop"
     for hop in life.hops:
         mark = f"  {_MARK}" if hop is life.slowest else ""
-        yield f"{_clock(hop.began_ms)} {hop.took_s:>7.3f} s  {plain(hop.name)}{mark}"
-        beside = "; ".join(plain(part) for part in (hop.note, hop.who) if part)
-        if beside and not hop.waits:
-            yield f"{'':<24}{beside}"
-        elif hop.note:
+        yield f"{_clock(hop.began_ms)} {hop.took_s:>7.3f} s  {plain(_named(hop))}{mark}"
+        if hop.note:
             yield f"{'':<24}{plain(hop.note)}"
     if life.hops:
         yield f"{_clock(max(hop.ended_ms for hop in life.hops))} {'':>9}  end"
@@ -50,6 +47,11 @@ def as_json(life: Life) -> dict[str, object]:
         "slowest": None if slowest is None else slowest.name,
         "hops": [_hop(hop) for hop in life.hops],
     }
+
+
+def _named(hop: Hop) -> str:
+    """With the process, without the random end of its name."""
+    return f"{hop.name} [{hop.who.rpartition('-')[0] or hop.who}]" if hop.who else hop.name
 
 
 def _hop(hop: Hop) -> dict[str, object]:
