@@ -21,13 +21,12 @@ from typing import Protocol
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
-from consumers.scheduler.stage_clock import AWAY, FORWARD_BACKWARD
+from consumers.scheduler.stage_clock import AWAY, FORWARD_BACKWARD, STARTING
 from topics.catalog import SAMPLES
 
 SAMPLES_MADE = (ROLLOUT, f"records_written{{topic={SAMPLES.name}}}")
 LEAST_USE = 0.05  # below, what a full producer would make is a guess
 _REST = ("staging_weights", "publishing", "reading")  # of each step, whatever the number of ranks
-_STARTING = "starting"
 _PAYS = 2.0  # what a change gains must be this many times what it costs
 
 
@@ -211,7 +210,7 @@ def _pays(snapshot: Snapshot, *, gain_s: float) -> bool:
     """Whether the steps that are left gain more than the processes of a change are away; unknown times are no reason
     against it."""
     left, times = snapshot.steps_left, snapshot.times
-    starts = (times.get((ROLLOUT, _STARTING)), times.get(AWAY, times.get((LEARNER, _STARTING))))
+    starts = (times.get((ROLLOUT, STARTING)), times.get(AWAY, times.get((LEARNER, STARTING))))
     away_s = sum(each.typical_s for each in starts if each is not None)
     return left is None or gain_s * left > _PAYS * away_s
 
