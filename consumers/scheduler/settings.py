@@ -86,6 +86,13 @@ class SchedulerSettings(Section):
         description="stage_aware, in a pool: a change that takes back a part of the last one must gain more than this "
         "share: what was measured before and after a change differs by more than what it gains.",
     )
+    near_slack: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="stage_aware, in a pool: of the splits that are no more than this share worse than the best one, "
+        "the nearest to the present one is taken.",
+    )
     steady_share: float = Field(
         default=0.1,
         gt=0,
