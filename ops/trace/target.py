@@ -43,6 +43,11 @@ def parse_target(words: tuple[str, ...]) -> Target:
     if (version := parse_version(name)) is not None:
         return Target(run=run, version=version)
     parts = name.split("/")
-    if not run or len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
+    if (
+        len(words) > 2
+        or not run
+        or len(parts) > 2
+        or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts)
+    ):
         raise TraceError(f"{given!r:.200} names nothing that can be traced", hint=_FORMS)
     return Target(run=run, group=int(parts[0]), member=int(parts[1]) if len(parts) == 2 else None)
