@@ -1,4 +1,4 @@
-"""A run of one group in memory, written on a clock that is moved by hand: each hop takes its own time."""
+"""A run of one group, written hop by hop: in memory on a clock that is moved by hand, or on a broker as time passes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from schemas.records import (
     VersionRun,
 )
 from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, Topic, full_name
-from topics.clock import ManualClock
+from topics.clock import Clock, Deadline, ManualClock, SystemClock
 from topics.kafka.raw import RawRecord
-from topics.log import Writer, WriterSettings
+from topics.log import Log, Writer, WriterSettings
 from topics.memory import MemoryLog
 
 RUN, PARTITIONS, GROUP = "slow", 2, 5
@@ -98,28 +98,49 @@ class SlowRun:
     Args:
         fate: of member 1 of the group.
         slow: the hop that takes `more_s` longer.
+        log: to write to; None: one in memory.
     """
 
-    def __init__(self, fate: str, *, slow: str = "", more_s: float = 0.5) -> None:
-        self.clock = ManualClock()
-        self.log = MemoryLog(run=RUN, data_partitions=PARTITIONS, clock=self.clock)
+    def __init__(
+        self,
+        fate: str,
+        *,
+        slow: str = "",
+        more_s: float = 0.5,
+        log: Log | None = None,
+    ) -> None:
+        manual = ManualClock()
+        self._memory = MemoryLog(run=RUN, data_partitions=PARTITIONS, clock=manual)
+        self.clock: Clock = manual if log is None else SystemClock()
+        self._run = RUN if log is None else log.run
         self._fate = fate
         self._slow, self._more_s = slow, more_s
-        self._writer: Writer = self.log.writer(WriterSettings())
+        self._writer: Writer = (self._memory if log is None else log).writer(WriterSettings(linger_ms=0.0))
         self._seqs: dict[str, int] = {}
+        self.spent_s: dict[str, float] = {}  # by hop, what it really took
         self._write()
+        self._writer.close(deadline=Deadline.after(20))
 
     @property
     def source(self) -> MemorySource:
-        return MemorySource(self.log)
+        """Of the log in memory."""
+        return MemorySource(self._memory)
 
     def _pass(self, hop: str) -> None:
-        self.clock.advance(HOPS[hop] + (self._more_s if hop == self._slow else 0.0))
+        began_s = self.clock.monotonic()
+        self.clock.wait(HOPS[hop] + (self._more_s if hop == self._slow else 0.0))
+        self.spent_s[hop] = self.clock.monotonic() - began_s
 
     def _write(self) -> None:
         for partition in range(PARTITIONS):
             began = LineageStarted(
-                run=RUN, lineage=1, parent=0, branch_step=0, seq=0, holder=LEARNER, started_unix_ms=self.clock.unix_ms()
+                run=self._run,
+                lineage=1,
+                parent=0,
+                branch_step=0,
+                seq=0,
+                holder=LEARNER,
+                started_unix_ms=self.clock.unix_ms(),
             )
             self._writer.write(LEDGER, began, partition=partition)
         for group in range(GROUP + 1):
@@ -174,7 +195,7 @@ class SlowRun:
 
     def _prompt(self, group: int) -> PromptGroup:
         return PromptGroup(
-            run=RUN,
+            run=self._run,
             group=group,
             group_size=2,
             text="1 + 1 =",
@@ -189,7 +210,7 @@ class SlowRun:
     def _sample(self, member: int, *, started_ms: int, finished_ms: int) -> Sample:
         fails = self._fate == FAILED and member == 1
         return Sample(
-            run=RUN,
+            run=self._run,
             group=GROUP,
             member=member,
             attempt="try",
@@ -207,7 +228,7 @@ class SlowRun:
 
     def _reward(self, member: int, *, begun_ms: int, scored_ms: int) -> Reward:
         return Reward(
-            run=RUN,
+            run=self._run,
             group=GROUP,
             member=member,
             attempt="try",
@@ -224,7 +245,7 @@ class SlowRun:
     def _outcome(self) -> Outcome:
         results = {TRAINED: Result.TRAINED, DROPPED: Result.DROPPED, FAILED: Result.DROPPED}
         return Outcome(
-            run=RUN,
+            run=self._run,
             group=GROUP,
             lineage=1,
             step=1,
@@ -253,7 +274,7 @@ class SlowRun:
 
     def _manifest(self, staged_ms: int) -> Manifest:
         return Manifest(
-            run=RUN,
+            run=self._run,
             version=Version(lineage=1, step=1),
             tensors=(),
             chunks=(),
@@ -275,7 +296,7 @@ class SlowRun:
     ) -> None:
         seq = self._seqs[instance] = self._seqs.get(instance, -1) + 1
         event = StageEvent(
-            run=RUN,
+            run=self._run,
             stage=instance.partition("-")[0],
             instance=instance,
             kind=kind,
