@@ -26,6 +26,7 @@ from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, Record, StageEvent
 
 MOST_PROCESSES = 256
+MOST_EXACT = 64  # of these, with exact spans
 WINDOW_S = 60.0
 STEPS_KEPT = 20
 
@@ -106,6 +107,9 @@ class RunFold:
             share_read: for the picture.
             spans_s: only spans of so many last seconds; None: all that are kept.
         """
+        if share_read < 1.0:  # so far it is as late as the last event that was read
+            now_s = max(self._heard_s.values(), default=now_s)
+            now_ms = self.newest_ms if self.newest_ms else now_ms
         standings = self._standings(now_s=now_s, quiet_s=quiet_s)
         is_live = "at work" in standings.values()
         now_ms = now_ms if is_live or self.newest_ms == 0 else self.newest_ms
@@ -210,9 +214,11 @@ class RunFold:
         return max(1, min(most_ms, now_ms - max(since))) if since else most_ms
 
     def _make_room(self) -> None:
-        """Of very many processes, those go that ended first, or that were heard longest ago."""
-        if len(self._processes) <= MOST_PROCESSES:
-            return
-        oldest = min(self._processes.values(), key=lambda each: (not each.stopped, each.heard_ms))
-        del self._processes[oldest.instance]
-        self._heard_s.pop(oldest.instance, None)
+        """Of many processes, those that ended first, or were heard longest ago, keep coarse spans; of very many they
+        go."""
+        oldest = sorted(self._processes.values(), key=lambda each: (not each.stopped, each.heard_ms))
+        for process in oldest[: max(0, len(oldest) - MOST_EXACT)]:
+            process.spans.settle()
+        for process in oldest[: max(0, len(oldest) - MOST_PROCESSES)]:
+            del self._processes[process.instance]
+            self._heard_s.pop(process.instance, None)

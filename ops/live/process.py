@@ -84,10 +84,6 @@ class ProcessFold:
             self._end(at_ms)
         return True
 
-    def ended(self) -> None:
-        """Somebody else knows that it is no more."""
-        self._end(self.heard_ms)
-
     def rates(self) -> dict[str, float]:
         """Counters per second, over the last heartbeats; empty: there were not two of them."""
         if len(self._beats) < 2:
@@ -166,8 +162,6 @@ class ProcessFold:
     def _end(self, at_ms: int) -> None:
         self.stopped = True
         self.spans.leave(at_ms=at_ms)
-        self.spans.settle()
-        self._beats.clear()
 
 
 def is_counter(name: str) -> bool:
