@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Protocol
 
@@ -95,7 +96,7 @@ class Feed:
 
     @property
     def has_readers(self) -> bool:
-        """Whether somebody waits for parts."""
+        """Whether somebody reads."""
         with self._lock:
             return bool(self._waiting)
 
@@ -111,24 +112,18 @@ class Feed:
                 (name, number, content) for name, (number, content) in self._parts.items() if number > seen.get(name, 0)
             ]
 
-    async def changed(self, *, limit_s: float, event: asyncio.Event) -> bool:
-        """Wait until a part changes; False: none did within the limit.
-
-        Args:
-            event: of this reader alone, set when something changed since it was cleared.
-        """
-        waiter = (asyncio.get_running_loop(), event)
+    @contextmanager
+    def reader(self) -> Iterator[asyncio.Event]:
+        """For as long as somebody reads: an event of the running loop, set at each change. Clear it before `newer`."""
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(waiter)
         try:
-            await asyncio.wait_for(event.wait(), limit_s)
-        except TimeoutError:
-            return False
+            yield waiter[1]
         finally:
             with self._lock:
                 self._waiting.discard(waiter)
-        event.clear()
-        return True
+            self.used_s = time.monotonic()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

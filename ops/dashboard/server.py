@@ -91,11 +91,12 @@ async def _listen(runner: web.AppRunner, settings: DashboardSettings) -> str:
     return f"http://{host}:{port}"
 
 
-async def _wait(event: asyncio.Event, *, limit_s: float) -> None:
+async def _wait(event: asyncio.Event, *, limit_s: float) -> bool:
+    """Whether it was set within the limit."""
     try:
-        await asyncio.wait_for(event.wait(), limit_s)
+        return await asyncio.wait_for(event.wait(), limit_s)
     except TimeoutError:
-        return
+        return False
 
 
 class _Server:
@@ -169,15 +170,16 @@ async def _stream(request: web.Request, run: OpenRun) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await answer.prepare(request)
     seen: dict[str, int] = {}
-    event = asyncio.Event()
     try:
         await answer.write(f"retry: {_RETRY_MS}\n\n".encode())
-        while True:
-            for name, number, content in run.feed.newer(seen):
-                seen[name] = number
-                await answer.write(b"event: %s\ndata: %s\n\n" % (name.encode(), content))
-            if not await run.feed.changed(limit_s=_QUIET_S, event=event):
-                await answer.write(b": still here\n\n")
+        with run.feed.reader() as changed:
+            while True:
+                changed.clear()
+                for name, number, content in run.feed.newer(seen):
+                    seen[name] = number
+                    await answer.write(b"event: %s\ndata: %s\n\n" % (name.encode(), content))
+                if not await _wait(changed, limit_s=_QUIET_S):
+                    await answer.write(b": still here\n\n")
     except ConnectionError:  # the reader left
         return answer
 
