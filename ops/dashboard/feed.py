@@ -138,7 +138,8 @@ class Feed:
         pace = _Pace()
         try:
             while not self._stopping.is_set():
-                until_s = time.monotonic() + self._every_s
+                is_behind = follower.share_read < 1
+                until_s = time.monotonic() + (self._every_s / 3 if is_behind else self._every_s)
                 self._look(follower, until_s=until_s)
                 picture = follower.picture(spans_s=pace.spans_s())
                 if not picture.is_live and not pace.is_whole:
@@ -151,9 +152,9 @@ class Feed:
 
     def _look(self, follower: Follows, *, until_s: float) -> None:
         """Take in what is new; while the past is read, as much of it as the time allows."""
-        has_more = bool(follower.turn())
-        while follower.share_read < 1 and has_more and time.monotonic() < until_s and not self._stopping.is_set():
-            has_more = bool(follower.turn())
+        follower.turn()
+        while follower.share_read < 1 and time.monotonic() < until_s and not self._stopping.is_set():
+            follower.turn()
 
     def _fill_index(self, until_s: float) -> None:
         if not self._wants_index:
