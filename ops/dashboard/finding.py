@@ -125,6 +125,7 @@ class Finder:
         self, topic: Topic, partition: int, *, bounds: tuple[int, int], group: int, notes: list[str]
     ) -> Iterator[Found]:
         first, end = bounds
+        end = min(end, self._source.window(topic).get(partition, (0, 0))[1])  # beyond it, reading would wait
         if end - first > MAX_READ:
             notes.append(f"{topic.name}: only the first {MAX_READ:,} of {end - first:,} records were looked through")
             end = first + MAX_READ

@@ -51,6 +51,7 @@ class RecordSource:
 
     def read(self, topic: Topic, ranges: Mapping[int, tuple[int, int]]) -> Iterator[RawRecord]:
         for part, (first, end) in ranges.items():
+            assert end <= self.window(topic)[part][1], "a broker would wait for what is not written yet"
             for record in self._records.get(topic.name, {}).get(part, []):
                 if first <= record.offset < end:
                     self.num_read += 1
