@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ops.dashboard.group_view import group_json, tokens_json
+from ops.dashboard.ledger_index import OutcomeRow
 from ops.dashboard.runs import OpenRun, Runs
 from schemas.errors import SettingsError
+from topics.clock import Deadline
 
 MAX_PAGE = 200
 _PAGE = 50
 _MAX_NUMBER = 2**53
+_MOMENT_S = 1.5
+_LOOK_S = 0.05
 
 
 class Query:
@@ -90,7 +94,7 @@ def group(run: OpenRun, query: Query) -> object:
         raise SettingsError("no group is named", hint="add ?group=NUMBER")
     run.feed.want_index()
     number = query.number("group", default=0)
-    known = run.index.of_group(number)
+    known = _outcomes_of(run, number)
     found = run.finder.find(number, ledger=[(row.offset, row.at_ms) for row in known])
     if run.index.share_read < 1 and not known:
         found.notes.append("the ledger is not read to its beginning yet: an outcome may be missing here")
@@ -108,6 +112,14 @@ def group(run: OpenRun, query: Query) -> object:
         )
         answer["no_tokenizer"] = why
     return answer
+
+
+def _outcomes_of(run: OpenRun, number: int) -> list[OutcomeRow]:
+    """What is known of its outcomes; the index is given a moment, since it may just have begun."""
+    deadline = Deadline.after(_MOMENT_S)
+    while not (known := run.index.of_group(number)) and run.index.share_read < 1 and not deadline.expired:
+        deadline.clock.wait(_LOOK_S)
+    return known
 
 
 def _state(run: OpenRun) -> dict[str, object]:

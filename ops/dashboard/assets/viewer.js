@@ -31,6 +31,8 @@ async function load(run, query, { holder, announce }) {
     return;
   }
   holder.setAttribute("aria-busy", "false");
+  // The ledger may not be read far enough yet: look again until its outcome is there, or all is read.
+  if (found.share_read < 1 && !found.is_full && !found.view.outcomes.length) setTimeout(() => { if (holder.isConnected) load(run, query, { holder, announce }); }, 2000);
   const view = found.view;
   const parts = [head(view), ...view.notes.map((note) => h("p", { class: "note" }, note)), promptCard(view.prompt), ...view.attempts.map((attempt) => members(run, view, { attempt, chosen: found.sample }))];
   if (view.missing.length) parts.push(missing(view.missing));
