@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ops.run_file import RunFile
 
 DEFAULT_PORT = 9190
+BUFFER_BYTES = 2 * 1024 * 1024  # that a reading of a few records goes ahead
 
 
 @click.command()
@@ -78,7 +79,9 @@ def dashboard(
 
         settings = settings_of(wanted)
         known = settings if settings is not None else given
-        source = KafkaSource(open_raw_log(kafka, settings=known, state_dir=state_dir), run=wanted)
+        source = KafkaSource(
+            open_raw_log(kafka, settings=known, state_dir=state_dir, buffer_bytes=BUFFER_BYTES), run=wanted
+        )
         log = open_log_of(kafka, run=wanted, partitions=source.data_partitions, settings=known, state_dir=state_dir)
         return reached(log, source, settings=settings)
 

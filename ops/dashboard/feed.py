@@ -28,6 +28,7 @@ EVERY_S = 1.0  # between two pictures
 WHOLE_S = 30.0  # between two sendings of the whole timeline of a live run; between them its tail is sent
 SERIES_S = 3.0  # between two sendings of the curves of a live run
 AGAIN_S = 3.0  # after trouble
+READ_RATIO = 8.0  # while the past is read: time for that, in times of what telling the last picture took
 _INDEX_S = 0.4  # of indexing between two looks at the run
 _STOP_S = 10.0
 
@@ -135,20 +136,28 @@ class Feed:
 
     def _follow(self) -> None:
         follower = self._open_follower()
-        pace = _Pace()
+        pace, told_s = _Pace(), 0.0
         try:
             while not self._stopping.is_set():
                 is_behind = follower.share_read < 1
-                until_s = time.monotonic() + (self._every_s / 3 if is_behind else self._every_s)
+                until_s = time.monotonic() + (
+                    max(self._every_s / 3, told_s * READ_RATIO) if is_behind else self._every_s
+                )
                 self._look(follower, until_s=until_s)
-                picture = follower.picture(spans_s=pace.spans_s())
-                if not picture.is_live and not pace.is_whole:
-                    picture = follower.picture()
-                self._publish(pace.parts(picture, self._judge(picture)) | {"trouble": b"null"})
+                began_s = time.monotonic()
+                self._tell(follower, pace)
+                told_s = time.monotonic() - began_s
                 self._fill_index(until_s)
-                self._stopping.wait(max(0.0, until_s - time.monotonic()) if picture.share_read >= 1 else 0.0)
+                if follower.share_read >= 1:
+                    self._stopping.wait(max(0.0, until_s - time.monotonic()))
         finally:
             follower.close()
+
+    def _tell(self, follower: Follows, pace: _Pace) -> None:
+        picture = follower.picture(spans_s=pace.spans_s())
+        if not picture.is_live and not pace.is_whole:
+            picture = follower.picture()
+        self._publish(pace.parts(picture, self._judge(picture)) | {"trouble": b"null"})
 
     def _look(self, follower: Follows, *, until_s: float) -> None:
         """Take in what is new; while the past is read, as much of it as the time allows."""

@@ -27,7 +27,7 @@ from schemas.records import LineageStarted, Outcome, Record
 from topics.catalog import LEDGER, partition_of
 from topics.kafka.raw import RawRecord
 
-SLICE_OFFSETS = 500  # per partition and turn
+SLICE_OFFSETS = 2_000  # per partition and turn
 MAX_OUTCOMES = 4_000_000
 MAX_LOST = 4_000_000
 _OUTCOMES = (
