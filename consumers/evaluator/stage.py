@@ -20,7 +20,6 @@ per completion; errors of the log end the process.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
 from consumers.rewards.opening import open_plugin
 from consumers.rewards.scoring import Scoring
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.priority import stand_back
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.sources import open_source
@@ -98,7 +98,7 @@ class EvaluatorStage:
         """
         context, own = self._context, self._setup.evaluator
         if own.yields:
-            os.nice(own.niceness)
+            self._closing.callback(stand_back(niceness=own.niceness))
         self._closing.callback(self._news.close)
         self._news.start(deadline=deadline)
         sets = {name: self._open_set(name, settings) for name, settings in sorted(self._setup.sets.items())}
