@@ -23,6 +23,15 @@ def loops_on_1_in_100(sample: Sample) -> float:
     return float(sample.group)
 
 
+def slow_on_1_in_100(sample: Sample) -> float:
+    """Long, and right in the end."""
+    if sample.group % 100 == 7:
+        until_s = time.monotonic() + 0.6
+        while time.monotonic() < until_s:
+            pass
+    return float(sample.group)
+
+
 def pid(sample: Sample) -> float:
     return float(os.getpid())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -47,17 +48,27 @@ def pool_of(stage: RewardStage) -> ProcessPool:
 
 
 def children(*words: str) -> set[int]:
-    """Living children of this process whose command line holds the words."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-            except OSError:
-                continue
-            if line and all(word in line for word in words):
-                found.add(int(pid))
+    """Living processes that this one started, or that those started, whose command line holds the words."""
+    found, open_ = set(), {int(task.name) for task in Path("/proc/self/task").iterdir()}
+    while open_:
+        below = children_of(open_.pop())
+        open_ |= below
+        found |= {pid for pid in below if (line := command_of(pid)) and all(word in line for word in words)}
     return found
+
+
+def children_of(pid: int) -> set[int]:
+    try:
+        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:
+        return set()
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+    except OSError:
+        return ""
 
 
 def ended(pid: int) -> bool:
@@ -93,7 +104,64 @@ def test_calls_that_never_return_are_ended_and_the_rest_is_as_fast_as_before(rig
     assert took_s < 3 * clean_s + 10 * (limit_s + 2 * start_s), f"{took_s:.1f} s, {clean_s:.1f} s without"
     stage.stop(deadline=Deadline.after(5))
     rig.started.clear()
-    assert children("consumers.rewards.worker") == set(), "processes were left behind"
+    assert children("consumers.rewards.fork_server") == set(), "processes were left behind"
+
+
+def test_calls_that_hang_for_two_minutes_do_not_keep_the_others_waiting(rig: Rig) -> None:
+    """Case 21 with the default limit: four processes, six samples that loop for ever, 594 that do not."""
+    write_samples(rig.log, (sample(group) for group in range(600)))
+    stage = rig.stage(plugin=f"{APART}:loops_on_1_in_100", isolation="process")
+    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) >= 594)
+    assert {one.group % 100 for one in rewards_of(rig.log, REWARDS)} == set(range(100)) - {7}
+    until_s = time.monotonic() + 10
+    while pool_of(stage).num_held < 6 and time.monotonic() < until_s:
+        stage.turn()
+    pool = pool_of(stage)
+    assert (pool.num_held, pool.is_short()) == (6, False)
+    assert rig.events("scorer_lost") == [], "none was ended before its time"
+    assert {os.sched_getscheduler(one._forked.pid) for one in pool._processes if one.is_held} == {os.SCHED_IDLE}
+    stage.stop(deadline=Deadline.after(0.2))
+    rig.started.clear()
+
+
+def test_a_slow_call_is_right_in_the_end_and_its_process_is_as_before(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(300)))
+    stage = rig.stage(plugin=f"{APART}:slow_on_1_in_100", isolation="process", num_workers=2)
+    rewards = score(rig, 300, stage)
+    assert {group: one.value for group, one in rewards.items()} == {group: float(group) for group in range(300)}
+    order = [one.group for one in rewards_of(rig.log, REWARDS)]
+    assert order.index(7) > 100, "what stood behind the slow one did not wait for it"
+    stage.turn()
+    pool = pool_of(stage)
+    assert (pool.num_held, len(pool._backlog)) == (0, 0)
+
+
+def test_that_no_more_processes_may_be_started_is_told_once(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(130)))
+    stage = rig.stage(
+        plugin=f"{APART}:loops_on_1_in_100",
+        isolation="process",
+        num_workers=1,
+        held_workers=1,
+        timeout_s=2.0,
+        timeout_retries=0,
+    )
+    turn_until(stage, lambda: bool(rig.events("scorers_held")), limit_s=20)
+    score(rig, 130, stage)
+    (told,) = rig.events("scorers_held")
+    assert told.gauges["num_held"] == 2
+
+
+def test_scoring_goes_on_when_the_process_that_forks_others_is_killed(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(50)))
+    stage = rig.stage(plugin=f"{APART}:pid", isolation="process", num_workers=2)
+    score(rig, 50, stage)
+    server = pool_of(stage)._server._process
+    assert server is not None
+    server.kill()
+    server.wait(10)
+    write_samples(rig.log, (sample(group) for group in range(50, 100)))
+    score(rig, 100, stage)
 
 
 def clean_run() -> tuple[float, float]:
@@ -198,7 +266,7 @@ def test_built_in_plugins_run_here_and_others_apart() -> None:
 def test_a_plugin_that_cannot_be_loaded_is_named(settings: dict[str, object], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         open_plugin(RewardSettings.model_validate(settings))
-    assert children("consumers.rewards.worker") == set()
+    assert children("consumers.rewards.fork_server") == set()
 
 
 def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
@@ -211,7 +279,7 @@ def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
 
     assert open_plugin(RewardSettings(plugin=f"{APART}:SlowToLoad"), is_stopped=is_stopped) is None
     assert time.monotonic() - began_s < 5
-    assert children("consumers.rewards.worker") == set()
+    assert children("consumers.rewards.fork_server") == set()
 
 
 def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
@@ -229,7 +297,7 @@ def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) ->
         " headers={}, unix_ms=0, num_bytes=1)\n"
         "opened.pool.submit(Job(items=(Taken(envelope=at, sample=sample(7)),)))\n"
         "opened.pool.finished(wait_s=0.5)\n"
-        "print(opened.pool._processes[0]._process.pid, flush=True)\n"
+        "print(opened.pool._processes[0]._forked.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"}
