@@ -40,6 +40,7 @@ _POLL_S = 0.05  # between two looks at the time limits
 _HELD_TIMES = 10.0  # so many times the usual time, twice, is long for a call
 _HELD_LEAST_S = 0.05
 _KNOWN = 8  # calls, before there is a usual time
+_UNKNOWN_S = 15.0  # what is taken for it until then
 
 
 class ProcessPool:
@@ -82,7 +83,7 @@ class ProcessPool:
 
     def is_short(self) -> bool:
         """Whether jobs wait because calls hold more processes than may be started for them."""
-        return bool(self._backlog) and self._is_full() and self.num_held > 0
+        return bool(self._backlog) and self.num_held > self._spare()
 
     def start(self, *, is_stopped: Callable[[], bool]) -> None:
         """Load the plug-in in a first process; returns without when told to stop.
@@ -201,9 +202,9 @@ class ProcessPool:
 
     def _hold_long(self) -> None:
         """See the module."""
-        if self._num_replies < _KNOWN:
-            return
         usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._mean_ms / 1000)
+        if self._num_replies < _KNOWN:
+            usual_s = max(usual_s, _UNKNOWN_S)
         for process in self._processes:
             first_s = 0.0 if process.num_answered else self._first_ms / 1000
             if not process.is_held and not process.ended and process.is_late(usual_s=max(usual_s, first_s)):

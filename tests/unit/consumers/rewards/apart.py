@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from consumers.rewards.api import Sample
 
@@ -23,12 +24,10 @@ def loops_on_1_in_100(sample: Sample) -> float:
     return float(sample.group)
 
 
-def slow_on_1_in_100(sample: Sample) -> float:
-    """Long, and right in the end."""
-    if sample.group % 100 == 7:
-        until_s = time.monotonic() + 0.6
-        while time.monotonic() < until_s:
-            pass
+def waits_on_1_in_100(sample: Sample, *, file: str) -> float:
+    """Computes until the test lets it go on, and is right in the end."""
+    while sample.group % 100 == 57 and not Path(file).exists():
+        pass
     return float(sample.group)
 
 
