@@ -38,7 +38,7 @@ _GRACE_S = 0.5  # for an orderly end
 _LOOP_GRACE_S = 1.0  # an event loop ends its calls itself; one that does not is blocked
 _POLL_S = 0.05  # between two looks at the time limits
 _HELD_TIMES = 10.0  # so many times the usual time, twice, is long for a call
-_HELD_LEAST_S = 0.05
+_HELD_LEAST_S = 0.02
 _KNOWN = 8  # calls, before there is a usual time
 _UNKNOWN_S = 15.0  # what is taken for it until then
 
