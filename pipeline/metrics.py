@@ -63,6 +63,7 @@ METRICS = (
     _counter("groups_skipped", "Prompts not generated because their group has an outcome."),
     _counter("groups_begun", "Groups begun, by versions that the engine lacked then; the last one: or more.", "behind"),
     _counter("groups_handed_over", "Groups given up for another engine to go on with.", "reason"),
+    _counter("groups_given_back", "Groups in environments that were not through when their process left."),
     _counter("groups_resumed", "Groups that went on from what another engine had made."),
     _counter("turns_made", "Turns that the model took in environments."),
     _counter("tokens_prefilled_again", "Tokens of earlier turns that the engine no longer had when one went on."),
