@@ -1,4 +1,4 @@
-"""Forks the processes that score: `python -m consumers.rewards.fork_server CONTROL_FD`, started by `forking`.
+"""Forks the processes that score: `python -m consumers.rewards.fork_server CONTROL_FD NICE`, started by `forking`.
 
 Role: has imported everything but the plug-in, so a process that replaces a killed one costs milliseconds, not the
 start of an interpreter. No code that is not ours runs in it: each process loads the plug-in itself.
@@ -16,25 +16,31 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
 from consumers.rewards import worker
-from pipeline.priority import session_nice, set_session_nice
+from pipeline.priority import set_session_nice
 
 _MOST_BYTES = 64
+_TRIES, _PAUSE_S = 5, 0.05  # of setting the nice value: a user may do that ten times a second
 _GONE = b"the process ended with the one that had forked it"
 
 
-def main(control_fd: int) -> int:
-    """Serve until the other side closes its end; in a process that was forked, score."""
+def main(control_fd: int, *, nice: int) -> int:
+    """Serve until the other side closes its end; in a process that was forked, score.
+
+    Args:
+        nice: of the session of the reward consumer; that of each process is the same.
+    """
     worker.end_with_starter()
     gc.freeze()  # what is here is shared with the processes: a collection would copy it
     with socket.socket(fileno=control_fd) as control:
-        pipes = _serve(control)
+        pipes = _serve(control, nice=nice)
     return 0 if pipes is None else worker.main(*pipes)
 
 
-def _serve(control: socket.socket) -> tuple[int, int] | None:
+def _serve(control: socket.socket, *, nice: int) -> tuple[int, int] | None:
     """None at the end; in a forked process its ends of the pipes."""
     dead: set[int] = set()
     while True:
@@ -44,7 +50,7 @@ def _serve(control: socket.socket) -> tuple[int, int] | None:
             case []:
                 return None
             case [b"start"]:
-                if _fork(control, fds):
+                if _fork(control, fds, nice=nice):
                     return fds[0], fds[1]
             case [b"ended", pid]:
                 control.send(_how_it_ended(int(pid)))
@@ -52,7 +58,7 @@ def _serve(control: socket.socket) -> tuple[int, int] | None:
                 dead.add(int(pid))
 
 
-def _fork(control: socket.socket, fds: list[int]) -> bool:
+def _fork(control: socket.socket, fds: list[int], *, nice: int) -> bool:
     """Fork; whether this is the new process."""
     try:
         is_new = os.fork() == 0
@@ -63,10 +69,11 @@ def _fork(control: socket.socket, fds: list[int]) -> bool:
         for fd in fds:
             os.close(fd)
         return False
-    nice = session_nice()
     os.setsid()
-    if nice:
-        set_session_nice(nice)
+    tries = _TRIES
+    while nice and tries and not set_session_nice(nice):
+        tries -= 1
+        time.sleep(_PAUSE_S)
     control.send(str(os.getpid()).encode())
     return True
 
@@ -90,4 +97,4 @@ def _reaped(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), nice=int(sys.argv[2])))

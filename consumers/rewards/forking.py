@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.credentials import public_environment
+from pipeline.priority import session_nice
 from schemas.errors import PluginError
 
 _ANSWER_S = 60.0  # at its start it has to import first
@@ -103,10 +104,11 @@ class ForkServer:
 
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        nice = session_nice() or 0
         paths = os.pathsep.join(path for path in sys.path if path)
         with its:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "consumers.rewards.fork_server", str(its.fileno())],
+                [sys.executable, "-P", "-m", "consumers.rewards.fork_server", str(its.fileno()), str(nice)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(its.fileno(),),
                 env=public_environment() | {"PYTHONPATH": paths},

@@ -37,7 +37,7 @@ from topics.log import Reader, ReaderHooks, ReaderSettings, WriterSettings
 NAMES = ("steady", "hangs", "raises", "nan", "remote")
 _HERE = "ops.bench.rewards.scorers"
 _JOIN_S = 90.0
-_SETTLE_S = 90.0  # for what is left when the last sample was written
+_SETTLE_S = 240.0  # for what is left when the last sample was written
 _POLL_S = 0.05
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from consumers.rewards.api import Sample
+from pipeline.priority import session_nice
 
 
 def loops_on_1_in_100(sample: Sample) -> float:
@@ -29,6 +30,11 @@ def waits_on_1_in_100(sample: Sample, *, file: str) -> float:
     while sample.group % 100 == 57 and not Path(file).exists():
         pass
     return float(sample.group)
+
+
+def session_share(sample: Sample) -> float:
+    """Nice value of the session it runs in."""
+    return float(session_nice() or 0)
 
 
 def pid(sample: Sample) -> float:

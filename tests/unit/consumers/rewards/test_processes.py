@@ -15,6 +15,7 @@ from consumers.rewards.opening import open_plugin, runs_here
 from consumers.rewards.process_pool import ProcessPool
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
+from pipeline.priority import LOWEST, session_nice, set_session_nice
 from schemas.errors import PluginError, SettingsError
 from schemas.records import Reward
 from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
@@ -133,6 +134,18 @@ def test_that_no_more_processes_may_be_started_is_told_once(rig: Rig, tmp_path: 
     score(rig, 300, stage)
     (told,) = rig.events("scorers_held")
     assert told.gauges["num_held"] == 2
+
+
+@pytest.mark.skipif(session_nice() is None, reason="this kernel has no scheduling group per session")
+def test_a_consumer_that_stands_back_scores_in_processes_that_do(rig: Rig) -> None:
+    write_samples(rig.log, [sample(0)])
+    before = session_nice() or 0
+    assert set_session_nice(LOWEST)
+    try:
+        stage = rig.stage(plugin=f"{APART}:session_share", isolation="process")
+        assert score(rig, 1, stage)[0].value == LOWEST
+    finally:
+        set_session_nice(before)
 
 
 def test_scoring_goes_on_when_the_process_that_forks_others_is_killed(rig: Rig) -> None:
