@@ -27,10 +27,10 @@ from pipeline.engines.base import Engine
 from pipeline.engines.tiny import CHARACTERS, make_tiny_model
 from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.environments.base import Action, Observation, Task
+from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.environments.settings import EnvironmentSettings
 from pipeline.settings import ModelSettings, RunSettings
 from pipeline.stage import StageContext, make_context
-from producers.rollout.episodes import Episodes, open_episodes
 from producers.rollout.generator import Generator
 from schemas.records import PromptGroup, SamplingParams, Version
 from topics.clock import Deadline, SystemClock

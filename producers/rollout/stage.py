@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.environments.settings import EnvironmentSettings
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
@@ -43,7 +44,6 @@ from pipeline.weights.tokens import run_token
 from producers.control import Control
 from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
-from producers.rollout.episodes import Episodes, open_episodes
 from producers.rollout.generator import Generator
 from producers.rollout.handover import HandOver, HandOverParts
 from producers.rollout.output import SampleOutput

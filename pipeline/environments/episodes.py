@@ -24,10 +24,11 @@ from pipeline.environments.base import Action, Observation, Task
 from pipeline.environments.host import STEP, EnvironmentHost, Reply
 from pipeline.environments.opening import open_environment
 from pipeline.environments.settings import EnvironmentSettings
+from pipeline.environments.trajectory import Told, Trajectory
 from pipeline.stage import StageContext
-from producers.rollout.trajectory import Told, Trajectory
 from schemas.errors import EngineError
 from schemas.reasons import Reason
+from schemas.records import PromptGroup
 
 _NUM_SPANS = 64  # calls that a return is predicted from, and turns
 _SLACK = 1.25  # more in flight than tools and turns of typical length need: neither comes evenly
@@ -291,3 +292,16 @@ def open_episodes(settings: EnvironmentSettings, *, engine: Engine, context: Sta
         )
     host = EnvironmentHost(open_environment(settings), settings=settings)
     return Episodes(host, engine=engine, settings=settings, context=context)
+
+
+def task_of(prompt: PromptGroup, *, member: int, text: str) -> Task:
+    """What an environment is told of a member; `text` is the prompt as the engine sees it."""
+    return Task(
+        run=prompt.run,
+        group=prompt.group,
+        member=member,
+        prompt=text,
+        answer=prompt.answer,
+        metadata=prompt.metadata,
+        seed=prompt.seed,
+    )
