@@ -82,10 +82,10 @@ def _environment_errors(run_file: RunFile) -> Iterator[str]:
         )
     yield from _too_long_episodes(run_file)
     for name, chosen in run_file.evaluation.items():
-        if chosen.plugin == "environment":
+        if chosen.plugin == "environment" and chosen.environment is None:
             yield (
-                f"evaluation.{name}.plugin = environment: an evaluation asks for completions of one turn, without step "
-                "rewards, so none would be scored"
+                f"evaluation.{name}.plugin = environment and there is no [evaluation.{name}.environment]: its "
+                "completions are of one turn, without step rewards, so none would be scored"
             )
 
 

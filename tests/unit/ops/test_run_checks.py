@@ -43,7 +43,7 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["rewards.sum.weight=0", "rewards.sum.gate_above=0"], ["all are gates of weight 0"]),
         (
             ["environment.plugin=guess", "evaluation.e.plugin=environment", 'evaluation.e.source.files=["a"]'],
-            ["evaluation.e.plugin = environment", "of one turn"],
+            ["evaluation.e.plugin = environment", "no [evaluation.e.environment]"],
         ),
         (
             ["environment.plugin=guess", "environment.episode_limit_s=130"],
