@@ -67,7 +67,7 @@ def test_a_run_that_acts_goes_through_its_phases_and_is_evaluated(
     }
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.start("up", "--quiet", "--set", PHASES % json.dumps(str(other)))
-        assert process.wait(150) == 0, run.outputs()
+        assert process.wait(240) == 0, run.outputs()
         seen = check_books(run)
         made = read_all(run, SAMPLES, PROMPTS)
 
