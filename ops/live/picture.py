@@ -25,6 +25,7 @@ VerdictKind = Literal[
     "weights",  # versions reach the engines late
     "learner",  # the learner is the slowest; what is before it waits for credit
     "prompts",  # the source gives no prompts
+    "credit",  # nobody is slow, but so few groups may be open that learner and rollouts wait for each other by turns
     "nobody",  # no process is heard
     "missing",  # a stage that the run needs is not heard
     "scheduler",  # no scheduler is heard: weights go out without it

@@ -107,14 +107,7 @@ def _fed(measures: Measures) -> Verdict:
     if measures.rollouts_wait_weights >= LATE or measures.is_behind:
         return _weights(measures)
     if measures.rollouts_wait_prompts >= IDLES and measures.prompts_wait_credit >= IDLES:
-        ready = "" if measures.ready_groups is None else f"{measures.ready_groups:.0f} groups are ready for it, and "
-        step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s)"
-        return Verdict(
-            kind="learner",
-            text=f"the learner is the slowest: it works {1 - measures.learner_waits:.0%} of its time{step}; {ready}"
-            f"rollouts wait {measures.rollouts_wait_prompts:.0%} of theirs for prompts, as the credit is used up",
-            advice="more learner ranks (`learner.ranks`), or fewer rollouts for the same speed",
-        )
+        return _learner(measures)
     if measures.rollouts_wait_prompts >= IDLES:
         text = f"{waits}, rollouts {measures.rollouts_wait_prompts:.0%} of theirs for prompts"
     else:
@@ -126,6 +119,20 @@ def _fed(measures: Measures) -> Verdict:
             advice="start it again: `rlweave run scheduler`",
         )
     return Verdict(kind="balanced", text=f"no side starves: {text}")
+
+
+def _learner(measures: Measures) -> Verdict:
+    step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s)"
+    ready = f"{measures.ready_groups:.0f} groups are ready for it, and " if measures.ready_groups else ""
+    turns = ""
+    if measures.learner_waits >= STARVES and measures.credit is not None:
+        turns = f"; it waits for the rest, as at most {measures.credit:.0f} groups may be open"
+    return Verdict(
+        kind="learner",
+        text=f"the learner is the slowest: it works {1 - measures.learner_waits:.0%} of its time{step}; {ready}"
+        f"rollouts wait {measures.rollouts_wait_prompts:.0%} of theirs for prompts, as the credit is used up{turns}",
+        advice="more learner ranks (`learner.ranks`), or fewer rollouts for the same speed",
+    )
 
 
 def _paused(reward: RewardMeasures, measures: Measures) -> Verdict:
@@ -216,11 +223,22 @@ def _idle(picture: RunPicture, measures: Measures) -> Verdict:
     slowest = measures.slowest_reward
     if slowest is not None and slowest.busy >= 0.9 and (slowest.lag_records is None or slowest.held >= HOLDS / 2):
         return _reward(slowest, measures)
+    works = 1 - measures.learner_waits
+    if works >= BUSY and works >= 2 * max(measures.rollouts_generate, measures.reward_load):
+        return _learner(measures)
+    return _turns(idle, measures)
+
+
+def _turns(idle: str, measures: Measures) -> Verdict:
+    """Nobody is slow: what is made and what is trained fill no time together."""
+    open_most = "so few" if measures.credit is None else f"at most {measures.credit:.0f}"
+    late = "" if not measures.publish_lag else f", reckoned with versions that serve {measures.publish_lag:.0f} late"
+    lag, bound = measures.publish_lag, measures.bound
+    is_weights = bool(lag) and lag is not None and bound is not None and lag >= bound
     return Verdict(
-        kind="weights" if measures.publish_lag else "balanced",
-        text=f"{idle}: they take turns, as no more than {measures.credit or 0:.0f} groups may be open"
-        + (f" with versions that serve {measures.publish_lag:.0f} steps late" if measures.publish_lag else ""),
-        advice="a larger `run.max_staleness` lets more groups be open",
+        kind="weights" if is_weights else "credit",
+        text=f"{idle}: they wait for each other by turns, as {open_most} groups may be open{late}",
+        advice="a larger `run.max_staleness` lets more groups be open; smaller steps make the turns shorter",
     )
 
 
