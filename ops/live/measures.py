@@ -28,7 +28,7 @@ class RewardMeasures:
     scored_per_s: float | None
     lag_records: float | None  # samples before it
     lag_s: float | None  # of its work
-    held: float  # part of the open groups that wait for it; 0: unknown
+    held: float  # part of the open groups that wait for it, lately; 0: unknown
     is_paused: bool  # by its breaker
 
 
@@ -128,6 +128,7 @@ def _rewards(picture: RunPicture, *, open_groups: float | None) -> list[RewardMe
         lag = lags.get((group, SAMPLES.name))
         scored = gauge(own, "scored_per_s")
         records = None if lag is None else lag.records
+        mean = records if lag is None or lag.records_mean is None else lag.records_mean
         size = picture.facts.group_size
         found.append(
             RewardMeasures(
@@ -138,7 +139,7 @@ def _rewards(picture: RunPicture, *, open_groups: float | None) -> list[RewardMe
                 scored_per_s=scored,
                 lag_records=records,
                 lag_s=records / scored if records is not None and scored else None,
-                held=_part(None if records is None or size is None else records / size, open_groups),
+                held=_part(None if mean is None or size is None else mean / size, open_groups),
                 is_paused=bool(gauge(own, "breaker_open")),
             )
         )

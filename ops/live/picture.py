@@ -114,6 +114,7 @@ class LagPicture:
     records: float | None  # readable ones that it has not committed
     seconds: float | None  # that it needs for them at its present rate
     versions: float | None  # steps made since; of rollouts: by which the one furthest behind lacks the newest weights
+    records_mean: float | None = None  # of `records` lately: batches make it jump
     records_per_s: float | None = None  # by which `records` grew lately; below 0: it catches up
 
 

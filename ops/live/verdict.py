@@ -23,6 +23,8 @@ STARVES = 0.2  # the learner waits for data for at least so much of its time
 IDLES = 0.3  # rollouts wait for prompts for so much of theirs
 LATE = 0.15  # they wait for weights for so much of theirs
 HOLDS = 0.4  # part of the open groups that lie before one stage
+LOADED = 0.4  # part of its time that a reward computes, as its calls add up to; others wait on servers
+BEHIND_STEPS = 2.0  # steps that its queue takes it
 BUSY = 0.6  # part of its time that a stage works
 YOUNG_S = 5.0  # with less than that nothing is said
 GATHERING_S = 15.0  # processes of one start are heard within so much time
@@ -87,11 +89,19 @@ def _starved(picture: RunPicture, measures: Measures) -> Verdict:
         return _paused(paused, measures)
     if measures.rollouts_wait_weights >= LATE or measures.is_behind:
         return _weights(measures)
-    if slowest is not None and slowest.held >= max(HOLDS, measures.held_generating):
+    if slowest is not None and _is_slow(slowest, measures):
         return _reward(slowest, measures)
     if measures.rollouts_wait_prompts >= IDLES and measures.rollouts_generate < BUSY:
         return _idle(picture, measures)
     return _generating(measures)
+
+
+def _is_slow(reward: RewardMeasures, measures: Measures) -> bool:
+    """Whether groups wait for it, and not for a moment only: it has its hands full, or steps of work before it."""
+    if reward.held < max(HOLDS, measures.held_generating):
+        return False
+    is_behind = reward.lag_s is not None and reward.lag_s >= BEHIND_STEPS * (measures.step_s or 0.0)
+    return reward.load >= LOADED or is_behind
 
 
 def _generating(measures: Measures) -> Verdict:

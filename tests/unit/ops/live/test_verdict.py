@@ -30,6 +30,11 @@ def test_a_slow_reward_is_named_without_a_scheduler_that_measures_lag() -> None:
     assert judge(replace(seen, processes=crew)).kind == "reward"
 
 
+def test_a_batch_that_waits_a_moment_does_not_make_a_reward_slow() -> None:
+    seen = picture(learner(0.27, ready=0), reward(0.3), rollout(IDLE, in_flight=5), lag_records=700)
+    assert judge(seen).kind == "learner"
+
+
 def test_a_paused_reward_is_named() -> None:
     verdict = judge(picture(learner(0.9), reward(0.1, breaker=1.0), rollout(IDLE)))
     assert (verdict.kind, "is paused" in verdict.text) == ("reward", True)
