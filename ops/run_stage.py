@@ -7,6 +7,7 @@ Failure: named errors go to the command line; a stage's own errors are handled b
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.credentials import forget_environment
 from pipeline.exit_codes import ExitCode
+from pipeline.priority import stand_back
 from pipeline.stage import Stage, StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
 from topics.log import Log
@@ -72,8 +74,8 @@ def run_one(
         AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
-    if request.past:
-        _stand_back()
+    give_back = stand_back() if request.past else _nothing  # nobody waits for it
+    atexit.register(give_back)
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
@@ -101,7 +103,12 @@ def run_one(
     code = run_stage(stage, context, on_stopped=_leave_soon)
     if isinstance(stage, Reporting) and (said := stage.report()):
         sys.stdout.write(f"{said}\n")
+    give_back()
     return _leave(code)
+
+
+def _nothing() -> None:
+    return
 
 
 def _leave_soon(code: ExitCode) -> None:
@@ -185,12 +192,6 @@ def _end_at_once_on_signals(stop: StopSignal) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGUSR2, handle)
-
-
-def _stand_back() -> None:
-    """Take the processor time that others leave, as will all that is started from here on (sched(7), SCHED_IDLE).
-    Threads that are there already keep the policy they began with."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _stop_with_supervisor(stop: StopSignal) -> None:
