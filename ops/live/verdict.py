@@ -180,7 +180,9 @@ def _weights(measures: Measures) -> Verdict:
         parts.append(f"rollouts wait {measures.rollouts_wait_weights:.0%} of their time for weights")
     if measures.learner_waits >= STARVES:
         parts.append(f"the learner waits {measures.learner_waits:.0%} of its time for data")
-    rate = "" if measures.fetch_bytes_s is None else f" ({measures.fetch_bytes_s / 1e6:.2g} MB/s while one is fetched)"
+    rate = (
+        "" if measures.fetch_bytes_s is None else f" ({measures.fetch_bytes_s / 1000:,.0f} kB/s while one is fetched)"
+    )
     return Verdict(
         kind="weights",
         text=f"weights reach the engines late: {'; '.join(parts)}",
