@@ -61,6 +61,7 @@ class LagHistory:
                 records=self._gauges.get(f"lag_records{label}"),
                 seconds=seconds,
                 versions=versions,
+                records_mean=_mean(self._seen[group, topic])[1],
                 records_per_s=growth_per_s(self._seen[group, topic]),
             )
             found.append(lag)
@@ -116,5 +117,5 @@ def _prompts(processes: Sequence[ProcessPicture], lag: LagPicture | None) -> Flo
     return FlowPicture(source="prompts", target="rollout", what="groups", per_s=per_s, queued=queued)
 
 
-def _mean(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def _mean(points: Sequence[tuple[int, float]] | deque[tuple[int, float]]) -> tuple[float, float]:
     return sum(at for at, _ in points) / len(points), sum(value for _, value in points) / len(points)

@@ -66,7 +66,7 @@ class RunFold:
         self.newest_ms = max(self.newest_ms, event.unix_ms)
         was_stopped = process.stopped
         if event.kind == "notice":
-            self._notice(event, at_ms=at_ms)
+            self._hear(event, at_ms=at_ms)
         if was_stopped or not process.add(event):
             return
         self._heard_s[event.instance] = heard_s
@@ -148,7 +148,7 @@ class RunFold:
         # A step that is long overdue makes the rate lower; one that is on its way does not.
         return num / even_s if passed_s - even_s <= 2 * even_s / num else num / passed_s
 
-    def _notice(self, event: StageEvent, *, at_ms: int) -> None:
+    def _hear(self, event: StageEvent, *, at_ms: int) -> None:
         self._notices.add(event, at_ms=at_ms)
         if event.stage != "learner" or event.name != "step":
             return

@@ -23,11 +23,12 @@ class RewardMeasures:
 
     name: str
     num_processes: int
-    busy: float  # share of the time that its processes score
+    busy: float  # share of the time that its processes score, or look out for more
+    load: float  # share of the time that one of its calls takes, at most 1; 0: unknown
     scored_per_s: float | None
     lag_records: float | None  # samples before it
     lag_s: float | None  # of its work
-    held: float  # part of the open groups that wait for it; 0: unknown
+    held: float  # part of the open groups that wait for it, lately; 0: unknown
     is_paused: bool  # by its breaker
 
 
@@ -54,10 +55,16 @@ class Measures:
     step_s: float | None
     serve_s: float | None  # from the manifest to the engines, median of the last versions
     versions_behind: float | None
+    bound: int | None  # most versions that a sample may be old; None: no bound, or not known
     is_behind: bool  # an engine lacks more versions than samples may be old
     publish_lag: float | None  # versions that pass until one serves, as the credit counts them
     fetch_bytes_s: float | None
     has_scheduler: bool
+
+    @property
+    def reward_load(self) -> float:
+        """Part of its time that the busiest reward computes; its phase says more, as it looks out for a while."""
+        return max((each.load for each in self.rewards), default=0.0)
 
     @property
     def slowest_reward(self) -> RewardMeasures | None:
@@ -92,6 +99,7 @@ def measures_of(picture: RunPicture) -> Measures:
         step_s=1 / steps[0] if steps and steps[0] else None,
         serve_s=serve_s(picture, rollouts),
         versions_behind=behind,
+        bound=bound,
         is_behind=behind is not None and bound is not None and behind > max(1, bound),
         publish_lag=largest(scheduler, "publish_lag_versions"),
         fetch_bytes_s=_fetch_bytes_s(rollouts),
@@ -120,20 +128,27 @@ def _rewards(picture: RunPicture, *, open_groups: float | None) -> list[RewardMe
         lag = lags.get((group, SAMPLES.name))
         scored = gauge(own, "scored_per_s")
         records = None if lag is None else lag.records
+        mean = records if lag is None or lag.records_mean is None else lag.records_mean
         size = picture.facts.group_size
         found.append(
             RewardMeasures(
                 name=name,
                 num_processes=len(own),
                 busy=share(own, ["scoring"]),
+                load=_load(own),
                 scored_per_s=scored,
                 lag_records=records,
                 lag_s=records / scored if records is not None and scored else None,
-                held=_part(None if records is None or size is None else records / size, open_groups),
+                held=_part(None if mean is None or size is None else mean / size, open_groups),
                 is_paused=bool(gauge(own, "breaker_open")),
             )
         )
     return found
+
+
+def _load(processes: Sequence[ProcessPicture]) -> float:
+    loads = [each.gauges.get("scored_per_s", 0.0) * each.gauges.get("score_mean_s", 0.0) for each in processes]
+    return min(1.0, sum(loads) / len(loads)) if loads else 0.0
 
 
 def _part(groups: float | None, open_groups: float | None) -> float:

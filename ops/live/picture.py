@@ -25,6 +25,7 @@ VerdictKind = Literal[
     "weights",  # versions reach the engines late
     "learner",  # the learner is the slowest; what is before it waits for credit
     "prompts",  # the source gives no prompts
+    "credit",  # nobody is slow, but so few groups may be open that learner and rollouts wait for each other by turns
     "nobody",  # no process is heard
     "missing",  # a stage that the run needs is not heard
     "scheduler",  # no scheduler is heard: weights go out without it
@@ -114,6 +115,7 @@ class LagPicture:
     records: float | None  # readable ones that it has not committed
     seconds: float | None  # that it needs for them at its present rate
     versions: float | None  # steps made since; of rollouts: by which the one furthest behind lacks the newest weights
+    records_mean: float | None = None  # of `records` lately: batches make it jump
     records_per_s: float | None = None  # by which `records` grew lately; below 0: it catches up
 
 

@@ -23,7 +23,7 @@ from schemas.records import StageEvent, Version
 RATE_S = 15.0  # rates are over so much time, or what there is of it
 ORDER = ("prompts", "rollout", "reward", "reference", "learner", "peer", "scheduler", "evaluator", "supervisor")
 _COUNTERS = frozenset(spec.name for spec in METRICS if spec.kind == "counter")
-_SUMS = frozenset(f"{spec.name}_sum" for spec in METRICS if spec.kind == "histogram")
+_SUMS = frozenset(f"{spec.name}_{end}" for spec in METRICS if spec.kind == "histogram" for end in ("sum", "count"))
 _AT_WORK = frozenset({"reading", "waiting_for_data", "forward_backward"})  # a learner past its start
 _WAITING = ("waiting", "breaker", "parked")
 

@@ -23,6 +23,8 @@ STARVES = 0.2  # the learner waits for data for at least so much of its time
 IDLES = 0.3  # rollouts wait for prompts for so much of theirs
 LATE = 0.15  # they wait for weights for so much of theirs
 HOLDS = 0.4  # part of the open groups that lie before one stage
+LOADED = 0.4  # part of its time that a reward computes, as its calls add up to; others wait on servers
+BEHIND_STEPS = 2.0  # steps that its queue takes it
 BUSY = 0.6  # part of its time that a stage works
 YOUNG_S = 5.0  # with less than that nothing is said
 GATHERING_S = 15.0  # processes of one start are heard within so much time
@@ -87,11 +89,19 @@ def _starved(picture: RunPicture, measures: Measures) -> Verdict:
         return _paused(paused, measures)
     if measures.rollouts_wait_weights >= LATE or measures.is_behind:
         return _weights(measures)
-    if slowest is not None and slowest.held >= max(HOLDS, measures.held_generating):
+    if slowest is not None and _is_slow(slowest, measures):
         return _reward(slowest, measures)
     if measures.rollouts_wait_prompts >= IDLES and measures.rollouts_generate < BUSY:
         return _idle(picture, measures)
     return _generating(measures)
+
+
+def _is_slow(reward: RewardMeasures, measures: Measures) -> bool:
+    """Whether groups wait for it, and not for a moment only: it has its hands full, or steps of work before it."""
+    if reward.held < max(HOLDS, measures.held_generating):
+        return False
+    is_behind = reward.lag_s is not None and reward.lag_s >= BEHIND_STEPS * (measures.step_s or 0.0)
+    return reward.load >= LOADED or is_behind
 
 
 def _generating(measures: Measures) -> Verdict:
@@ -107,14 +117,7 @@ def _fed(measures: Measures) -> Verdict:
     if measures.rollouts_wait_weights >= LATE or measures.is_behind:
         return _weights(measures)
     if measures.rollouts_wait_prompts >= IDLES and measures.prompts_wait_credit >= IDLES:
-        ready = "" if measures.ready_groups is None else f"{measures.ready_groups:.0f} groups are ready for it, and "
-        step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s)"
-        return Verdict(
-            kind="learner",
-            text=f"the learner is the slowest: it works {1 - measures.learner_waits:.0%} of its time{step}; {ready}"
-            f"rollouts wait {measures.rollouts_wait_prompts:.0%} of theirs for prompts, as the credit is used up",
-            advice="more learner ranks (`learner.ranks`), or fewer rollouts for the same speed",
-        )
+        return _learner(measures)
     if measures.rollouts_wait_prompts >= IDLES:
         text = f"{waits}, rollouts {measures.rollouts_wait_prompts:.0%} of theirs for prompts"
     else:
@@ -126,6 +129,20 @@ def _fed(measures: Measures) -> Verdict:
             advice="start it again: `rlweave run scheduler`",
         )
     return Verdict(kind="balanced", text=f"no side starves: {text}")
+
+
+def _learner(measures: Measures) -> Verdict:
+    step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s)"
+    ready = f"{measures.ready_groups:.0f} groups are ready for it, and " if measures.ready_groups else ""
+    turns = ""
+    if measures.learner_waits >= STARVES and measures.credit is not None:
+        turns = f"; it waits for the rest, as at most {measures.credit:.0f} groups may be open"
+    return Verdict(
+        kind="learner",
+        text=f"the learner is the slowest: it works {1 - measures.learner_waits:.0%} of its time{step}; {ready}"
+        f"rollouts wait {measures.rollouts_wait_prompts:.0%} of theirs for prompts, as the credit is used up{turns}",
+        advice="more learner ranks (`learner.ranks`), or fewer rollouts for the same speed",
+    )
 
 
 def _paused(reward: RewardMeasures, measures: Measures) -> Verdict:
@@ -163,7 +180,9 @@ def _weights(measures: Measures) -> Verdict:
         parts.append(f"rollouts wait {measures.rollouts_wait_weights:.0%} of their time for weights")
     if measures.learner_waits >= STARVES:
         parts.append(f"the learner waits {measures.learner_waits:.0%} of its time for data")
-    rate = "" if measures.fetch_bytes_s is None else f" ({measures.fetch_bytes_s / 1e6:.2g} MB/s while one is fetched)"
+    rate = (
+        "" if measures.fetch_bytes_s is None else f" ({measures.fetch_bytes_s / 1000:,.0f} kB/s while one is fetched)"
+    )
     return Verdict(
         kind="weights",
         text=f"weights reach the engines late: {'; '.join(parts)}",
@@ -216,11 +235,22 @@ def _idle(picture: RunPicture, measures: Measures) -> Verdict:
     slowest = measures.slowest_reward
     if slowest is not None and slowest.busy >= 0.9 and (slowest.lag_records is None or slowest.held >= HOLDS / 2):
         return _reward(slowest, measures)
+    works = 1 - measures.learner_waits
+    if works >= BUSY and works >= 2 * max(measures.rollouts_generate, measures.reward_load):
+        return _learner(measures)
+    return _turns(idle, measures)
+
+
+def _turns(idle: str, measures: Measures) -> Verdict:
+    """Nobody is slow: what is made and what is trained fill no time together."""
+    open_most = "so few" if measures.credit is None else f"at most {measures.credit:.0f}"
+    late = "" if not measures.publish_lag else f", reckoned with versions that serve {measures.publish_lag:.0f} late"
+    lag, bound = measures.publish_lag, measures.bound
+    is_weights = bool(lag) and lag is not None and bound is not None and lag >= bound
     return Verdict(
-        kind="weights" if measures.publish_lag else "balanced",
-        text=f"{idle}: they take turns, as no more than {measures.credit or 0:.0f} groups may be open"
-        + (f" with versions that serve {measures.publish_lag:.0f} steps late" if measures.publish_lag else ""),
-        advice="a larger `run.max_staleness` lets more groups be open",
+        kind="weights" if is_weights else "credit",
+        text=f"{idle}: they wait for each other by turns, as {open_most} groups may be open{late}",
+        advice="a larger `run.max_staleness` lets more groups be open; smaller steps make the turns shorter",
     )
 
 

@@ -60,7 +60,10 @@ def _stage(name: str, below: str, *, is_slow: bool) -> _Stage:
 
 def _arrow(flow: FlowPicture | None, *, what: str, queued: float | None = None) -> _Arrow:
     held = queued if queued is not None or flow is None else flow.queued
-    return _Arrow(above=f"{number(None if flow is None else flow.per_s)}/s", below=f"{number(held)} {what}")
+    return _Arrow(
+        above=f"{number(None if flow is None else flow.per_s)}/s",
+        below="" if held is None else f"{number(held)} {what}",
+    )
 
 
 def _drawn(stages: list[_Stage], arrows: list[_Arrow], *, width: int) -> list[Text]:

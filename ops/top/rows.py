@@ -23,14 +23,19 @@ _BESIDE = frozenset({"scheduler", "peer", "supervisor"})
 _ENDED = ("stopped", "gone")
 
 
-def process_lines(picture: RunPicture, *, width: int) -> list[Text]:
-    """A heading, then a line for each process that matters to the flow."""
+def process_lines(picture: RunPicture, *, width: int) -> tuple[list[Text], str]:
+    """A heading, then a line for each process that matters to the flow; and what the letters in them mean."""
     cells = max(10, width - _NAME - _PHASE - _VERSION - _WAITS - 5)
     heading = f"{'process':<{_NAME}} {'now':<{_PHASE}} {padded('last minute', cells)} {'waits':>{_WAITS}} "
     lines = [Text(f"{heading}{'version':>{_VERSION}}", style="dim")]
-    shown = _shown(picture)
-    lines += [_line(process, picture, shown=shown, cells=cells) for process in shown if process.stage not in _BESIDE]
-    return lines
+    shown, phases = _shown(picture), set[str]()
+    began_ms = picture.now_ms - round(STRIP_S * 1000)
+    for process in shown:
+        if process.stage not in _BESIDE:
+            marks = strip(process.spans, began_ms=began_ms, ended_ms=picture.now_ms, num_cells=cells)
+            phases.update(marks)
+            lines.append(_line(process, picture, shown=shown, marks=marks))
+    return lines, ", ".join(legend(phases))
 
 
 def beside_line(picture: RunPicture) -> Text | None:
@@ -44,15 +49,6 @@ def beside_line(picture: RunPicture) -> Text | None:
     return Text(f"beside: {', '.join(parts)}", style="dim") if parts else None
 
 
-def legend_text(picture: RunPicture) -> str:
-    """The letters in the strips."""
-    phases: set[str] = set()
-    for process in _shown(picture):
-        if process.stage not in _BESIDE:
-            phases.update(process.shares, {process.phase})
-    return ", ".join(legend(phases))
-
-
 def _shown(picture: RunPicture) -> list[ProcessPicture]:
     """Of a run that is over, those that took part last."""
     alive = [process for process in picture.processes if process.standing not in _ENDED]
@@ -62,16 +58,16 @@ def _shown(picture: RunPicture) -> list[ProcessPicture]:
     return [process for process in picture.processes if process.heard_ms > last_ms - round(STRIP_S * 1000)]
 
 
-def _line(process: ProcessPicture, picture: RunPicture, *, shown: Sequence[ProcessPicture], cells: int) -> Text:
+def _line(
+    process: ProcessPicture, picture: RunPicture, *, shown: Sequence[ProcessPicture], marks: Sequence[str]
+) -> Text:
     line = Text(f"{padded(_name(process, shown), _NAME)} ")
     alive = process.standing == "at work"
     line.append(padded(_now(process, picture), _PHASE), style="" if alive else "bold red")
     line.append(" ")
-    began_ms = picture.now_ms - round(STRIP_S * 1000)
-    for phase in strip(process.spans, began_ms=began_ms, ended_ms=picture.now_ms, num_cells=cells):
+    for phase in marks:
         mark = mark_of(phase)
         line.append(mark.letter, style=mark.style)
-    line.append(" " * max(0, _NAME + _PHASE + 2 + cells - line.cell_len))
     waits = sum(process.waits.values())
     line.append(f" {waits:>{_WAITS}.0%}" if process.shares else " " * (_WAITS + 1))
     version = "-" if process.version is None else str(process.version)

@@ -18,12 +18,19 @@ from ops.live.picture import RunPicture, Verdict
 from ops.live.verdict import judge
 from ops.top import figures
 from ops.top.diagram import pipeline
-from ops.top.rows import beside_line, legend_text, process_lines
+from ops.top.rows import beside_line, process_lines
 from ops.top.words import cut, plain
 
 MOST_LISTED = 10  # commands, notices
-_NAMES = {"balanced": "OK", "nobody": "DEAD", "missing": "MISSING", "starting": "STARTS", "finished": "ENDED"}
-_CALM = ("balanced", "starting", "finished")
+_NAMES = {
+    "balanced": "OK",
+    "nobody": "DEAD",
+    "missing": "MISSING",
+    "credit": "TIGHT",
+    "starting": "STARTS",
+    "finished": "ENDED",
+}
+_CALM = ("balanced", "credit", "starting", "finished")
 
 
 @dataclass(kw_only=True)
@@ -59,8 +66,8 @@ def screen(picture: RunPicture, *, width: int, height: int | None = None, keys: 
 def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
     verdict, measures = judge(picture), measures_of(picture)
     flow = pipeline(picture, measures, width=width, starved=verdict.kind) if picture.is_live else []
-    processes = process_lines(picture, width=width)
-    legend = _wrapped(legend_text(picture), width=width, indent="  ", style="dim")
+    processes, letters = process_lines(picture, width=width)
+    legend = _wrapped(letters, width=width, indent="  ", style="dim")
     beside, lag, weights = beside_line(picture), figures.lag(picture), figures.weights(picture, measures)
     return [
         _Part(rank=0, lines=[figures.title(picture)], least=1),

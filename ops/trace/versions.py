@@ -145,7 +145,7 @@ def _commands(records: VersionRecords) -> Iterator[StageEvent]:
             yield event
 
 
-def _notice(events: Sequence[StageEvent], name: str, *, version: Version) -> StageEvent | None:
+def _said(events: Sequence[StageEvent], name: str, *, version: Version) -> StageEvent | None:
     for event in events:
         is_of_it = event.details.get("version", str(event.version)) == str(version)
         if event.stage == "learner" and event.kind == "notice" and event.name == name and is_of_it:
@@ -154,7 +154,7 @@ def _notice(events: Sequence[StageEvent], name: str, *, version: Version) -> Sta
 
 
 def _step_note(records: VersionRecords) -> str:
-    step = _notice(records.events, "step", version=records.version)
+    step = _said(records.events, "step", version=records.version)
     if step is None:
         return ""
     gauges = step.gauges
@@ -162,7 +162,7 @@ def _step_note(records: VersionRecords) -> str:
 
 
 def _staged_note(records: VersionRecords) -> str:
-    staged = _notice(records.events, "staged", version=records.version)
+    staged = _said(records.events, "staged", version=records.version)
     if staged is None:
         return ""
     gauges = staged.gauges

@@ -29,4 +29,3 @@ def test_half_a_second_is_found_at_its_hop(services: ServicesInfo, run_name: str
     assert life.slowest.name.startswith(hop)
     assert run.spent_s[hop] >= 0.5
     assert life.slowest.took_s == pytest.approx(run.spent_s[hop], rel=0.1)
-    log.admin().delete_topics()

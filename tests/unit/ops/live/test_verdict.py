@@ -30,6 +30,11 @@ def test_a_slow_reward_is_named_without_a_scheduler_that_measures_lag() -> None:
     assert judge(replace(seen, processes=crew)).kind == "reward"
 
 
+def test_a_batch_that_waits_a_moment_does_not_make_a_reward_slow() -> None:
+    seen = picture(learner(0.27, ready=0), reward(0.3), rollout(IDLE, in_flight=5), lag_records=700)
+    assert judge(seen).kind == "learner"
+
+
 def test_a_paused_reward_is_named() -> None:
     verdict = judge(picture(learner(0.9), reward(0.1, breaker=1.0), rollout(IDLE)))
     assert (verdict.kind, "is paused" in verdict.text) == ("reward", True)
@@ -66,6 +71,13 @@ def test_a_slow_learner_is_named() -> None:
     assert "works 99% of its time (a step takes 1.3 s); 80 groups are ready" in verdict.text
 
 
+def test_a_slow_learner_is_named_though_it_waits_for_the_next_groups_by_turns() -> None:
+    verdict = judge(picture(learner(0.27, ready=0), rollout(IDLE, in_flight=5), lag_records=0))
+    assert verdict.kind == "learner"
+    assert "works 73% of its time" in verdict.text
+    assert "at most 96 groups may be open" in verdict.text
+
+
 def test_a_dry_source_is_named_with_the_command_that_paused_it() -> None:
     seen = picture(learner(0.9), rollout(IDLE, in_flight=1), prompts(0.0, open_groups=3), lag_records=0)
     assert judge(seen).kind == "prompts"
@@ -73,10 +85,11 @@ def test_a_dry_source_is_named_with_the_command_that_paused_it() -> None:
     assert judge(replace(seen, commands=(paused,))).text.endswith("last command: reward sum is paused")
 
 
-def test_learner_and_rollouts_that_take_turns_lack_credit() -> None:
-    late = replace(scheduler(), gauges={"publish_lag_versions": 2.0})
+@pytest.mark.parametrize(("lag", "kind"), [(1.0, "credit"), (2.0, "weights")])
+def test_learner_and_rollouts_that_take_turns_lack_credit(lag: float, kind: str) -> None:
+    late = replace(scheduler(), gauges={"publish_lag_versions": lag})
     verdict = judge(picture(learner(0.5), rollout({"generating": 0.4, "waiting_for_prompts": 0.6}, in_flight=5), late))
-    assert (verdict.kind, "take turns" in verdict.text) == ("weights", True)
+    assert (verdict.kind, "by turns, as at most 96 groups may be open" in verdict.text) == (kind, True)
 
 
 def test_the_ordinary_course_is_balanced() -> None:
