@@ -4,8 +4,8 @@ Role: keeps the newest scale command of each target that runs here, has the exec
 it, and says so.
 Data in: `commands`, all of it; data out: notices `scaled` and heartbeats on `events`, as stage "supervisor".
 Invariants: a command is a desired state, judged as by every receiver (`producers.commands`); nothing is done before all
-that was there at the start has been read; nobody gets more or fewer processes than the limits of the settings allow. That
-what is wanted does not fit into the pool, so that a part of it waits until less is wanted, is told.
+that was there at the start has been read; nobody gets more or fewer processes than the limits of the settings allow.
+That what is wanted does not fit into the pool, so that a part of it waits until less is wanted, is told.
 Failure: none; while the broker is away the number of processes stays what it was, and what could not be read is read
 later. A command that asks for no number is passed over.
 """
