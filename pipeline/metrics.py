@@ -53,7 +53,7 @@ class Metrics:
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
-        key = _key(name, "counter", labels)
+        key = _key(name, labels, kind="counter")
         if amount < 0:
             raise ValueError(f"{name} is a counter and cannot go down by {-amount}")
         with self._lock:
@@ -62,13 +62,13 @@ class Metrics:
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
-        key = _key(name, "gauge", labels)
+        key = _key(name, labels, kind="gauge")
         with self._lock:
             self._values.setdefault(name, {})[key] = float(value)
 
     def absent(self, name: str, **labels: str) -> None:
         """Take a gauge away: its value is unknown, which is not 0."""
-        key = _key(name, "gauge", labels)
+        key = _key(name, labels, kind="gauge")
         with self._lock:
             self._values.get(name, {}).pop(key, None)
 
@@ -78,7 +78,7 @@ class Metrics:
 
     def observe_all(self, name: str, values: Iterable[float], **labels: str) -> None:
         """The same for several."""
-        key = _key(name, "histogram", labels)
+        key = _key(name, labels, kind="histogram")
         edges = _BY_NAME[name].buckets
         num_skewed = 0
         with self._lock:
@@ -154,7 +154,7 @@ class _Exposed(Collector):
         return self._metrics.families()
 
 
-def _key(name: str, kind: str, labels: Mapping[str, str]) -> _Labels:
+def _key(name: str, labels: Mapping[str, str], *, kind: str) -> _Labels:
     spec = _BY_NAME[name]
     if spec.kind != kind:
         raise TypeError(f"{name} is a {spec.kind}, not a {kind}")
