@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from pipeline.logs import level_of
 from pipeline.metrics import Metrics
 from schemas.errors import DeliveryError, LogError
 from schemas.records import StageEvent, Version
@@ -96,10 +97,9 @@ class Events:
 
         The detail `text` is a sentence for people: where there is one, it alone is logged.
         """
-        if details is not None and "text" in details:
-            _log.info("%s", details["text"])
-        else:
-            _log.info("%s %s %s", name, dict(details or {}), gauges)
+        said = {} if details is None else dict(details)
+        text = said.get("text", f"{name} {said} {gauges}")
+        _log.log(level_of(name), "%s", text, extra={"event": name, "details": said, "numbers": gauges})
         self._send("notice", name, gauges=gauges, details=details)
 
     def heartbeat(self) -> None:

@@ -20,9 +20,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from pipeline.metric_catalog import GROUPS, METRICS, MetricSpec
+from schemas.errors import SettingsError
 
 __all__ = ["GROUPS", "METRICS", "MetricSpec", "Metrics"]
 _BY_NAME = {spec.name: spec for spec in METRICS}
+_PORTS, _LAST_PORT = 64, 65535  # processes of one host that begin at one port
 _Labels = tuple[str, ...]  # values, in the order of the spec
 
 
@@ -126,9 +128,24 @@ class Metrics:
             yield self._histogram(_BY_NAME[name], states)
 
     def expose(self, port: int, *, host: str = "127.0.0.1") -> int:
-        """Serve the metrics over HTTP; returns the port."""
-        server, _ = start_http_server(port, addr=host, registry=self.registry)
-        return int(server.server_port)
+        """Serve the metrics over HTTP; returns the port: `port`, or the next one above it that is free.
+
+        Raises:
+            SettingsError: none is, or the host is not an address of this machine.
+        """
+        last = port if port == 0 else min(port + _PORTS - 1, _LAST_PORT)
+        why = ""
+        for number in range(port, last + 1):
+            try:
+                server, _ = start_http_server(number, addr=host, registry=self.registry)
+            except OSError as error:
+                why = str(error)
+                continue
+            return int(server.server_port)
+        raise SettingsError(
+            f"no metrics can be served at {host}, ports {port} to {last}: {why}",
+            hint="set run.metrics_port to 0 for any free port, and run.metrics_host to an address of this machine",
+        )
 
     def _family(self, spec: MetricSpec) -> CounterMetricFamily | GaugeMetricFamily:
         kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
