@@ -1,11 +1,12 @@
 """Where the metrics of each process are, in files that Prometheus watches (`file_sd_configs`).
 
-    runs/NAME/metrics/INSTANCE.json: [{"targets": ["127.0.0.1:40123"], "labels": {"run": ..., "stage": ..., ...}}]
+    runs/.prometheus/RUN.INSTANCE.json: [{"targets": ["127.0.0.1:40123"], "labels": {"run": ..., "stage": ..., ...}}]
 
 Role: written by each process as it comes up, since only it knows its port; removed when it ends in order.
 Data in: a process's address and labels. Data out: one small file per process.
 Invariants: whole or not there; a process that was killed leaves its file, so that it is seen to be down, until one of
-the same stage of this host takes its place, or the run's `rlweave up` ends.
+the same stage of this host takes its place, or the run's `rlweave up` ends. All runs share the folder, since
+Prometheus takes a pattern in a file's name only.
 Failure: `SettingsError` when the folder cannot be written, as the ports would be of no use.
 """
 
@@ -23,7 +24,7 @@ import orjson
 from pipeline.stage import StageContext
 from schemas.errors import SettingsError
 
-FOLDER = "metrics"
+FOLDER = ".prometheus"  # no run has such a name
 _PID = "__pid"  # labels of this form are Prometheus's own business and do not get into series
 _HOST = "__host"
 
@@ -41,7 +42,7 @@ def expose_metrics(context: StageContext) -> Path | None:
     host = socket.gethostname() if run.metrics_host in ("0.0.0.0", "::") else run.metrics_host  # noqa: S104 - compared
     labels = {"run": run.name, "stage": context.stage}
     logging.getLogger(__name__).info("metrics on http://%s:%d/metrics", host, port)
-    return announce(run.folder, instance=context.instance, address=f"{host}:{port}", labels=labels)
+    return announce(run.dir, instance=context.instance, address=f"{host}:{port}", labels=labels)
 
 
 @contextmanager
@@ -57,26 +58,26 @@ def exposed(context: StageContext) -> Iterator[None]:
     finally:
         if path is not None:
             withdraw(path)
-            sweep(context.run.folder)
+            sweep(context.run.dir, labels={"run": context.run.name})
 
 
 def announce(folder: Path, *, instance: str, address: str, labels: Mapping[str, str]) -> Path:
     """Say where the metrics of this process are; gives the file.
 
     Args:
-        folder: of the run.
+        folder: the parent of the runs' folders.
         address: host:port.
-        labels: of the process; `instance` is added.
+        labels: `run` and `stage`; `instance` is added.
 
     Raises:
         SettingsError: see the module.
     """
     place = folder / FOLDER
     own = {**labels, "instance": instance, _PID: str(os.getpid()), _HOST: socket.gethostname()}
-    path = place / f"{instance}.json"
+    path = place / f"{labels['run']}.{instance}.json"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        sweep(folder, stage=labels.get("stage", ""))
+        sweep(folder, labels=labels)
         aside = place / f".{instance}.tmp"
         aside.write_bytes(orjson.dumps([{"targets": [address], "labels": own}], option=orjson.OPT_INDENT_2))
         aside.replace(path)
@@ -94,13 +95,12 @@ def withdraw(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, *, stage: str | None = None) -> None:
-    """Remove what processes of this host left that are not there any more; of one stage, or (None) of all."""
+def sweep(folder: Path, *, labels: Mapping[str, str]) -> None:
+    """Remove what processes of this host left that have these labels and are not there any more."""
     for path in (folder / FOLDER).glob("*.json"):
-        labels = _labels_of(path)
-        if labels.get(_HOST) != socket.gethostname() or stage not in (None, labels.get("stage")):
-            continue
-        if not Path("/proc", labels.get(_PID, "0")).exists():
+        of = _labels_of(path)
+        is_ours = of.get(_HOST) == socket.gethostname() and labels.items() <= of.items()
+        if is_ours and not Path("/proc", of.get(_PID, "0")).exists():
             withdraw(path)
 
 

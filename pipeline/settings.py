@@ -116,7 +116,7 @@ class RunSettings(Section):
         ge=0,
         le=65535,
         description="Prometheus port of each process, or the next one that is free; 0: any free "
-        "one; absent: off. Files in the run's folder, metrics/*.json, tell Prometheus which.",
+        "one; absent: off. Files in run.dir, .prometheus/*.json, tell Prometheus which.",
     )
     metrics_host: str = Field(
         default="127.0.0.1",
