@@ -25,6 +25,7 @@ from schemas.errors import SettingsError
 __all__ = ["GROUPS", "METRICS", "MetricSpec", "Metrics"]
 _BY_NAME = {spec.name: spec for spec in METRICS}
 _PORTS, _LAST_PORT = 64, 65535  # processes of one host that begin at one port
+_NOT_TOLD = ("phase_s",)  # each phase has events of its own, and heartbeats carry `phase_time_s`
 _Labels = tuple[str, ...]  # values, in the order of the spec
 
 
@@ -104,6 +105,8 @@ class Metrics:
                 for key, value in values.items():
                     found[name + _shown(name, key)] = value
             for name, by_labels in self._observed.items():
+                if name in _NOT_TOLD:
+                    continue
                 for key, observed in by_labels.items():
                     shown = _shown(name, key)
                     found[f"{name}_sum{shown}"] = observed.sum
