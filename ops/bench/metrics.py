@@ -113,7 +113,7 @@ def metrics_result(pairs: Sequence[Pair], *, count_us: float, noise: Noise) -> B
         rows=(*rows, medians),
     )
     notes = (
-        f"Half of the pairs cost between {low * 1000:+.1f} and {high * 1000:+.1f} ms; one count takes {count_us:.2f} us.",
+        f"Half of the pairs cost {low * 1000:+.1f} to {high * 1000:+.1f} ms; one count takes {count_us:.2f} us.",
         "The broker's own time is not in it.",
     )
     return BenchResult(

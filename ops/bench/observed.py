@@ -27,9 +27,10 @@ from ops.run_file import RunFile, load_saved
 from ops.run_stage import StageRequest, context_of
 from ops.wiring import StageChoice, build_stage, open_log
 from pipeline.collector import calm_collector
+from pipeline.engines.backends import BackendSettings, open_backend
 from pipeline.events import Events
 from pipeline.metrics import Metrics
-from pipeline.stage import StageContext, live
+from pipeline.stage import Stage, StageContext, live
 from topics.catalog import EVENTS
 from topics.clock import Deadline
 from topics.log import Metered, WriterSettings
@@ -102,7 +103,10 @@ def observe(task: ObservedTask) -> Observed:
     """Run until the last step, and stop."""
     run_file = load_saved(Path(task.settings))
     contexts = {stage: _context(stage, run_file, side=task.side) for stage in _STAGES}
-    threads = [_start(stage, run_file, context=context) for stage, context in contexts.items()]
+    # Once before threads begin, as two of them must not be the first to import the library of the model.
+    open_backend(run_file.rollout.engine, BackendSettings(model=run_file.model)).engine.close()
+    stages = {stage: _build(stage, run_file, context=context) for stage, context in contexts.items()}
+    threads = [_start(stages[name], context) for name, context in contexts.items()]
     scraping = _Scrapes(list(contexts.values())) if task.side == "with" else None
     learner = contexts["learner"]
     _until(task.first_step, learner)
@@ -150,10 +154,13 @@ def _context(stage: str, run_file: RunFile, *, side: str) -> StageContext:
     return replace(context, metrics=metrics, events=mute)
 
 
-def _start(stage: str, run_file: RunFile, *, context: StageContext) -> threading.Thread:
+def _build(stage: str, run_file: RunFile, *, context: StageContext) -> Stage:
     reward = next(iter(run_file.rewards)) if stage == "reward" else None
-    built = build_stage(StageChoice(stage=stage, slot=0, reward=reward), run_file, context=context)
-    thread = threading.Thread(target=live, args=(built, context), name=stage, daemon=True)
+    return build_stage(StageChoice(stage=stage, slot=0, reward=reward), run_file, context=context)
+
+
+def _start(stage: Stage, context: StageContext) -> threading.Thread:
+    thread = threading.Thread(target=live, args=(stage, context), name=context.stage, daemon=True)
     thread.start()
     return thread
 

@@ -60,8 +60,8 @@ def bench(
     and comes back; about four minutes. environments: trajectories that wait for a slow tool, parked against held;
     about three minutes. ingest: what the learner does with a sample before it trains, as a share of raw
     reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
-    while. lora: bytes per publish and rewards of low-rank adapters beside the whole model; about a minute. metrics: processor time
-    of a run with and without metrics and events, in pairs; about five minutes. rewards:
+    while. lora: bytes per publish and rewards of low-rank adapters beside the whole model; about a minute. metrics:
+    processor time of a run with and without metrics and events, in pairs; about five minutes. rewards:
     five rewards of which one hangs, one raises, one gives NaN and one is away for 20 s, against a clean
     run; then 100,000 samples of the past scored in one command beside training; about seven minutes. schedule: trained
     samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
