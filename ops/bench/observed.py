@@ -104,7 +104,9 @@ def observe(task: ObservedTask) -> Observed:
     run_file = load_saved(Path(task.settings))
     contexts = {stage: _context(stage, run_file, side=task.side) for stage in _STAGES}
     # Once before threads begin, as two of them must not be the first to import the library of the model.
-    open_backend(run_file.rollout.engine, BackendSettings(model=run_file.model)).engine.close()
+    open_backend(
+        run_file.rollout.engine, BackendSettings(model=run_file.model, max_sequences=1, num_threads=1)
+    ).engine.close()
     stages = {stage: _build(stage, run_file, context=context) for stage, context in contexts.items()}
     threads = [_start(stages[name], context) for name, context in contexts.items()]
     scraping = _Scrapes(list(contexts.values())) if task.side == "with" else None
