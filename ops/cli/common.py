@@ -133,6 +133,28 @@ def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaL
     )
 
 
+def open_run_log(run: str, *, kafka: str | None, settings: RunFile | None, state_dir: Path) -> KafkaLog:
+    """The typed log of a run that is on the broker, for reading, whether its settings are on this machine or not.
+
+    Raises:
+        RunNotFound: the broker has no topics of it.
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
+    from ops.replay.sources import KafkaSource
+    from pipeline.credentials import client_config
+    from topics.kafka import KafkaLog
+
+    known = _named_settings() if settings is None else settings
+    address = broker_address(kafka, settings=known, state_dir=state_dir)
+    raw = open_raw_log(kafka, settings=settings, state_dir=state_dir)
+    return KafkaLog(
+        address,
+        run=run,
+        data_partitions=KafkaSource(raw, run=run).data_partitions,
+        config=client_config(_access(kafka, known=known, state_dir=state_dir), role="reader"),
+    )
+
+
 def _access(kafka: str | None, *, known: RunFile | None, state_dir: Path) -> KafkaSettings:
     """The settings that say how we are let in."""
     from pipeline.settings import KafkaSettings
