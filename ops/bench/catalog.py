@@ -52,6 +52,12 @@ def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
 
+def _dashboard(request: BenchRequest) -> BenchResult:
+    from ops.bench.dashboard.bench import bench_dashboard  # noqa: PLC0415 - the others do without
+
+    return bench_dashboard(quick=request.quick, kafka=request.kafka, state_dir=request.state_dir, say=request.say)
+
+
 def _deltas(request: BenchRequest) -> BenchResult:
     from ops.bench.deltas import bench_deltas  # noqa: PLC0415 - needs torch, which the others do without
 
@@ -150,6 +156,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "admission": _admission,
     "algorithms": _algorithms,
     "codec": _codec,
+    "dashboard": _dashboard,
     "deltas": _deltas,
     "elastic": _elastic,
     "environments": _environments,

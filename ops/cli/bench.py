@@ -14,6 +14,7 @@ NAMES = (
     "admission",
     "algorithms",
     "codec",
+    "dashboard",
     "deltas",
     "elastic",
     "environments",
@@ -37,7 +38,7 @@ NAMES = (
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the numbers here."
 )
 @click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
-@click.option("--kafka", metavar="HOST:PORT", help="ingest, metrics: use this broker.")
+@click.option("--kafka", metavar="HOST:PORT", help="ingest, metrics, dashboard: use this broker.")
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap, environments: measure this engine only.")
 @click.option(
     "--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30. observe: each fault; default 1."
@@ -57,7 +58,8 @@ def bench(
 
     admission: tokens per second and preemptions of a real vLLM whose cache is small, with a fixed number of sequences
     and by its pressure. algorithms: each one against its float64 reference and on the demo's task; some ten minutes.
-    codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. dashboard: how soon a run of a million
+    samples can be looked at, and the memory that takes; about five minutes. deltas: length of
     weight deltas, and encoding and applying them beside a memory copy and plain torch. elastic: how soon the number of
     processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
     and comes back; about four minutes. environments: trajectories that wait for a slow tool, parked against held;

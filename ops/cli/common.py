@@ -97,11 +97,19 @@ def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Pa
     return address
 
 
-def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path, role: str = "reader") -> RawLog:
+def open_raw_log(
+    kafka: str | None,
+    *,
+    settings: RunFile | None,
+    state_dir: Path,
+    role: str = "reader",
+    buffer_bytes: int = 64 * 1024 * 1024,
+) -> RawLog:
     """Byte-level access to the broker, let in as the run's settings say, or the run file in `RLWEAVE_CONFIG`.
 
     Args:
         role: whose credentials to use, where there are some per role.
+        buffer_bytes: most bytes that are read ahead.
 
     Raises:
         AddressUnknown: nobody said where the broker is.
@@ -113,7 +121,8 @@ def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path
 
     known = _named_settings() if settings is None else settings
     address = broker_address(kafka, settings=known, state_dir=state_dir)
-    return RawLog(address, config=client_config(_access(kafka, known=known, state_dir=state_dir), role=role))
+    config = client_config(_access(kafka, known=known, state_dir=state_dir), role=role)
+    return RawLog(address, config=config, buffer_bytes=buffer_bytes)
 
 
 def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaLog:
@@ -122,14 +131,28 @@ def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaL
     Raises:
         AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
     """
+    run = settings.run
+    return open_log_of(kafka, run=run.name, partitions=run.partitions, settings=settings, state_dir=state_dir)
+
+
+def open_log_of(kafka: str | None, *, run: str, partitions: int, settings: RunFile | None, state_dir: Path) -> KafkaLog:
+    """The typed log of a run by name, with the partitions that its topics have, for reading.
+
+    Args:
+        settings: that say how we are let in; None: as for `open_raw_log`.
+
+    Raises:
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
     from pipeline.credentials import client_config
     from topics.kafka import KafkaLog
 
+    known = _named_settings() if settings is None else settings
     return KafkaLog(
-        broker_address(kafka, settings=settings, state_dir=state_dir),
-        run=settings.run.name,
-        data_partitions=settings.run.partitions,
-        config=client_config(_access(kafka, known=settings, state_dir=state_dir), role="reader"),
+        broker_address(kafka, settings=known, state_dir=state_dir),
+        run=run,
+        data_partitions=partitions,
+        config=client_config(_access(kafka, known=known, state_dir=state_dir), role="reader"),
     )
 
 

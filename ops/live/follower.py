@@ -29,6 +29,7 @@ _TAIL = 64  # events looked at to tell
 _TAIL_S = 3.0
 _POLL_S = 0.02
 _BATCH = 500
+_BUFFER_BYTES = 8 * 1024 * 1024  # that a client reads ahead: a view is no stage that must keep up
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 
 
@@ -123,8 +124,10 @@ class Follower:
     def _begin(self) -> None:
         described = self._log.admin().describe()
         positions = {(EVENTS.name, 0): self._first_event(described.get(EVENTS.name, {}).get(0, (0, 0)))}
-        self._events = self._log.reader(ReaderSettings(topics=(EVENTS, WEIGHTS), positions=positions), hooks=_HOOKS)
-        self._ledger = self._log.reader(ReaderSettings(topics=(LEDGER,)), hooks=_HOOKS)
+        self._events = self._log.reader(
+            ReaderSettings(topics=(EVENTS, WEIGHTS), positions=positions, buffer_bytes=_BUFFER_BYTES), hooks=_HOOKS
+        )
+        self._ledger = self._log.reader(ReaderSettings(topics=(LEDGER,), buffer_bytes=_BUFFER_BYTES), hooks=_HOOKS)
         for topic in (EVENTS, LEDGER, WEIGHTS):
             for partition, (first, end) in described.get(topic.name, {}).items():
                 place = (topic.name, partition)
@@ -140,7 +143,7 @@ class Follower:
         return first if self._has_ended(max(first, end - _TAIL), end) else look_back
 
     def _has_ended(self, begin: int, end: int) -> bool:
-        settings = ReaderSettings(topics=(EVENTS,), positions={(EVENTS.name, 0): begin})
+        settings = ReaderSettings(topics=(EVENTS,), positions={(EVENTS.name, 0): begin}, buffer_bytes=_BUFFER_BYTES)
         reader = self._log.reader(settings, hooks=_HOOKS)
         deadline, newest_ms = Deadline.after(_TAIL_S), 0
         try:

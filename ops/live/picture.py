@@ -64,6 +64,7 @@ class ProcessPicture:
     spans: tuple[Span, ...] = ()  # in order, without overlaps
     shares: Mapping[str, float] = field(default_factory=dict)  # phase -> share of the window; adds up to at most 1
     waits: Mapping[str, float] = field(default_factory=dict)  # those of `shares` in which it waits for somebody
+    made: SeriesPicture | None = None  # samples written, per bin; None: it made none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from ops.live.picture import ProcessPicture, Standing
+from ops.live.picture import ProcessPicture, SeriesPicture, Standing
 from ops.live.spans import Spans
+from ops.report.series import Bins
 from ops.run_view import slot_key
 from pipeline.metrics import METRICS
 from schemas.records import StageEvent, Version
@@ -43,6 +44,8 @@ class ProcessFold:
         self._anchor_s = event.monotonic_s
         self._seq = -1
         self._beats: deque[tuple[float, dict[str, float]]] = deque()
+        self._made = Bins()
+        self._num_made: float | None = None
 
     @property
     def name(self) -> str:
@@ -123,6 +126,7 @@ class ProcessFold:
             spans=tuple(self.spans.spans(since_ms=spans_since_ms, until_ms=None if is_at_work else self.heard_ms)),
             shares=shares,
             waits={phase: share for phase, share in shares.items() if is_waiting(phase)},
+            made=self._made_picture(),
         )
 
     def _shares(self, until_ms: int, *, window_ms: int) -> dict[str, float]:
@@ -135,11 +139,25 @@ class ProcessFold:
         if phase := event.details.get("phase", ""):
             self.spans.enter(phase, at_ms=at_ms)
         counters = {name: value for name, value in self.gauges.items() if is_counter(name)}
+        self._count_made(counters, at_ms=at_ms)
         if self._beats and event.monotonic_s < self._beats[-1][0]:
             self._beats.clear()
         self._beats.append((event.monotonic_s, counters))
         while len(self._beats) > 2 and self._beats[1][0] <= event.monotonic_s - RATE_S:
             self._beats.popleft()
+
+    def _count_made(self, counters: Mapping[str, float], *, at_ms: int) -> None:
+        made = sum(value for name, value in counters.items() if name.startswith("samples_made"))
+        if self._num_made is not None and made > self._num_made:
+            self._made.add((at_ms - self.began_ms) / 1000, made - self._num_made)
+        self._num_made = made
+
+    def _made_picture(self) -> SeriesPicture | None:
+        if not self._made.sums:
+            return None
+        values = tuple(total if total > 0 else None for total in self._made.sums)
+        bin_ms = round(self._made.width_s * 1000)
+        return SeriesPicture(name="samples_made", began_ms=self.began_ms, bin_ms=bin_ms, values=values)
 
     def _end(self, at_ms: int) -> None:
         self.stopped = True
