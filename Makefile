@@ -75,7 +75,7 @@ check: lint types layers ## Style, types and layers.
 
 docs: $(READY) ## Write the reference pages from the code and build the documentation into site/.
 	@$(BIN)/python -m ops.reference docs/reference
-	@$(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "site/index.html"
 
 bench: $(READY) ## Run the benchmarks and print their tables.
