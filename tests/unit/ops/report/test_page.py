@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from ops.report.plots import PLANS
+from ops.report.plans import PLANS
 from ops.report.write import write_report
 from schemas.errors import SettingsError
 from tests.unit.ops.report.made_run import PARTITIONS, settings, two_lineages
