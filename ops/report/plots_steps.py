@@ -131,12 +131,13 @@ def version_bytes(axes: Axes, facts: RunFacts) -> None:
 
 def version_time(axes: Axes, facts: RunFacts) -> None:
     """From the optimizer to the engines."""
-    trips = [(step, trip) for step, trip in _trips(facts) if trip.first_served_s is not None]
-    if not trips:
+    served = [(step, trip.first_served_s, trip.last_served_s) for step, trip in _trips(facts)]
+    spans = [(step, first, last) for step, first, last in served if first is not None and last is not None]
+    if not spans:
         return nothing(axes, "no engine loaded a version")
-    steps = [step for step, _ in trips]
-    axes.plot(steps, [trip.first_served_s for _, trip in trips], color=COLOURS[0], label="first engine", linewidth=1.3)
-    axes.plot(steps, [trip.last_served_s for _, trip in trips], color=COLOURS[1], label="last engine", linewidth=1.3)
+    steps = [step for step, _, _ in spans]
+    axes.plot(steps, [first for _, first, _ in spans], color=COLOURS[0], label="first engine", linewidth=1.3)
+    axes.plot(steps, [last for _, _, last in spans], color=COLOURS[1], label="last engine", linewidth=1.3)
     axes.set(xlabel="version (step)", ylabel="staged to served (s)", ylim=(0, None))
     legend(axes)
     return None

@@ -61,6 +61,21 @@ def test_ids_are_unique_and_references_resolve(html: str) -> None:
         assert (pair[0] or pair[1]) in ids
 
 
+def test_the_page_forbids_what_it_does_not_need(html: str) -> None:
+    assert "default-src 'none'" in html
+    sections = re.findall(r"<nav[^>]*>(.*?)</nav>", html)[0]
+    assert re.findall(r'href="#([a-z-]+)"', sections) == [
+        "learning",
+        "data",
+        "time",
+        "weights",
+        "audit",
+        "what-happened",
+        "settings",
+        "environment",
+    ]
+
+
 def test_stand_in_colours_do_not_reach_the_page(html: str) -> None:
     assert not re.search(r"#0[1-4]0[1-4]0\d", html)
     assert "prefers-color-scheme: dark" in html
