@@ -76,7 +76,7 @@ check: lint types layers ## Style, types and layers.
 docs: $(READY) ## Write the reference pages from the code and build the documentation into site/.
 	@$(BIN)/python -m ops.reference docs/reference
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "site/index.html"
+	@echo "site/index.html; served, it can be searched: python3 -m http.server --bind 127.0.0.1 --directory site"
 
 bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas

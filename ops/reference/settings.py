@@ -6,6 +6,7 @@ Invariants: a section that is used in several places is written once, under all 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import get_args, get_origin
@@ -41,6 +42,7 @@ _UNITS = (  # by the end of the name, longest first
 )
 _LIMITS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
 _LENGTHS = (("minLength", "at least {} characters"), ("minItems", "at least {} items"))
+_NAMED = re.compile(r"^`[^`]*`(?:: |\.$)")  # the heading again, at the beginning of a docstring
 Schema = Mapping[str, object]
 
 
@@ -81,10 +83,10 @@ def _section(section: type[Section], names: list[str]) -> str:
     rows = [_row(name, field, properties[name], shared=shared) for name, field in section.model_fields.items()]
     first = names[0]
     also = f"Also as {', '.join(code(each) for each in names[1:])}." if names[1:] else ""
-    heading = "##" if first.count(".") == 0 else "###"
-    return "\n\n".join(
-        part for part in (f"{heading} {code(first)}", first_line(section.__doc__), also, table(HEADERS, rows)) if part
-    )
+    heading = "##" if first.removesuffix(".NAME]").count(".") == 0 else "###"
+    told = _NAMED.sub("", first_line(section.__doc__))
+    told = f"{told[:1].upper()}{told[1:]}"
+    return "\n\n".join(part for part in (f"{heading} {code(first)}", told, also, table(HEADERS, rows)) if part)
 
 
 def _row(name: str, field: FieldInfo, schema: Schema, *, shared: Mapping[str, Schema]) -> tuple[str, ...]:
