@@ -37,7 +37,7 @@ class Figure:
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """All figures.
+    """All figures; that of evaluation sets only where there are some.
 
     Raises:
         SettingsError: matplotlib is missing.
@@ -50,7 +50,7 @@ def figures(facts: RunFacts) -> list[Figure]:
             hint="install the extra: pip install 'rlweave[report]'",
         ) from error
     with as_file(files("ops.report") / "paper.mplstyle") as path, style.context(path):
-        return [_draw(plan, facts) for plan in PLANS]
+        return [_draw(plan, facts) for plan in PLANS if plan.name != "evaluation" or facts.evaluations]
 
 
 def _draw(plan: Plan, facts: RunFacts) -> Figure:

@@ -62,7 +62,7 @@ def _sections(contents: Contents) -> dict[str, str]:
     return {
         "Learning": _figures(contents, "Learning") + tables.evaluations(facts.evaluations),
         "Data": _figures(contents, "Data") + _beside(tables.accounts(summary), tables.reasons(summary)),
-        "Time": _figures(contents, "Time") + tables.phases(summary),
+        "Time": _figures(contents, "Time") + _folded("All phases", tables.phases(summary)),
         "Weights": _figures(contents, "Weights") + tables.lineages(facts),
         "Audit": audit,
         "What happened": tables.decisions(facts) + tables.notices(facts),
@@ -111,6 +111,10 @@ def _figure(figure: Figure) -> str:
 
 def _beside(*parts: str) -> str:
     return f'<div class="grid">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
+
+
+def _folded(title: str, inner: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 
 def _anchor(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ops.report.activity import SHOWN_BINS
 from ops.report.collect import RunFacts
-from ops.report.marks import COLOURS, FOREGROUND, legend, line, nothing
+from ops.report.marks import COLOURS, FOREGROUND, dashes, legend, line, nothing, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,9 +70,8 @@ def flow(axes: Axes, facts: RunFacts) -> None:
         return nothing(axes, "no heartbeats")
     for name in shown:
         index = list(labels).index(name)
-        times, values = gauges[name].means()
-        style = "--" if name == "credit_groups" else "-"
-        axes.plot(times, values, style, color=COLOURS[index], label=labels[name], linewidth=1.5)
+        times, values = with_gaps(*gauges[name].means(), width_s=gauges[name].width_s)
+        axes.plot(times, values, color=COLOURS[index], linestyle=dashes(index), label=labels[name], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="groups", ylim=(0, None))
     legend(axes)
     return None
@@ -80,9 +79,10 @@ def flow(axes: Axes, facts: RunFacts) -> None:
 
 def lag(axes: Axes, facts: RunFacts) -> None:
     """Lag over time."""
-    if "lag_records" not in facts.activity.gauges:
+    found = facts.activity.gauges.get("lag_records")
+    if found is None:
         return nothing(axes, "no lag was measured")
-    times, values = facts.activity.gauges["lag_records"].means()
+    times, values = with_gaps(*found.means(), width_s=found.width_s)
     axes.plot(times, values, color=COLOURS[0], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="records", ylim=(0, None))
     return None
@@ -122,7 +122,8 @@ def waits(axes: Axes, facts: RunFacts) -> None:
         return nothing(axes, "nobody waited")
     for index, stage in enumerate(sorted(stages)):
         times, shares = activity.waiting_share(stage)
-        axes.plot(times, shares, color=COLOURS[index % len(COLOURS)], label=stage, linewidth=1.3)
+        colour = COLOURS[index % len(COLOURS)]
+        axes.plot(times, shares, color=colour, linestyle=dashes(index), label=stage, linewidth=1.3)
     axes.set(xlabel="time (s)", ylabel="share of time waiting", ylim=(-0.02, 1.02))
     legend(axes)
     return None

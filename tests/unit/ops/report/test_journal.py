@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from ops.report.journal import KEPT, Journal
+from ops.report.marks import with_gaps
 from ops.report.tables import changed, launches, table
 from schemas.records import StageEvent
 from tests.unit.ops.report.made_run import settings
@@ -87,6 +89,13 @@ def test_launches_are_told_with_code_and_packages() -> None:
     assert "<td>abcdefabcdef</td>" in html
     assert "<td>python 3.11</td>" in html
     assert html.count("<tr>") == 2
+
+
+def test_no_line_is_drawn_across_a_time_in_which_nothing_was_heard() -> None:
+    times, values = with_gaps([0.5, 1.5, 9.5], [1.0, 2.0, 3.0], width_s=1.0)
+    assert times == [0.5, 1.5, 5.5, 9.5]
+    assert [math.isnan(value) for value in values] == [False, False, True, False]
+    assert with_gaps([], [], width_s=1.0) == ([], [])
 
 
 def test_a_table_without_rows_says_so() -> None:
