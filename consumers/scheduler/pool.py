@@ -21,13 +21,13 @@ from typing import Protocol
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
-from consumers.scheduler.stage_clock import AWAY, FORWARD_BACKWARD
+from consumers.scheduler.stage_clock import AWAY, FORWARD_BACKWARD, STARTING
 from topics.catalog import SAMPLES
 
 SAMPLES_MADE = (ROLLOUT, f"records_written{{topic={SAMPLES.name}}}")
+LEAST_STEPS = 3  # a median of fewer is none
 LEAST_USE = 0.05  # below, what a full producer would make is a guess
 _REST = ("staging_weights", "publishing", "reading")  # of each step, whatever the number of ranks
-_STARTING = "starting"
 _PAYS = 2.0  # what a change gains must be this many times what it costs
 
 
@@ -83,7 +83,7 @@ def rollout_groups_s(snapshot: Snapshot, *, late: bool = False) -> float | None:
 def step_model(snapshot: Snapshot, *, ranks: int) -> StepModel | None:
     """The model at the present number of ranks; None: something of it is not known yet."""
     groups_s, trained = rollout_groups_s(snapshot), snapshot.times.get(FORWARD_BACKWARD)
-    if groups_s is None or trained is None:
+    if groups_s is None or trained is None or trained.num_spans < LEAST_STEPS:
         return None
     rest = (snapshot.times.get((LEARNER, phase)) for phase in _REST)
     return StepModel(
@@ -110,9 +110,12 @@ class Pool:
             if ranks >= self.learner.least:
                 yield Split(rollouts=rollouts, ranks=ranks)
 
-    def best(self, model: StepModel) -> Split:
-        """The split with the shortest step; of equal ones the nearest."""
-        return min(self.splits(), key=lambda split: (model.step_s(split), abs(split.rollouts - self.now.rollouts)))
+    def best(self, model: StepModel, *, slack: float) -> Split:
+        """The split with the shortest step; of those that take no more than a share `slack` longer the nearest, since
+        what lies far from what was measured is known least."""
+        shortest_s = min(model.step_s(split) for split in self.splits())
+        good = [split for split in self.splits() if model.step_s(split) <= shortest_s * (1 + slack)]
+        return min(good, key=lambda split: (abs(split.rollouts - self.now.rollouts), model.step_s(split)))
 
     def towards(self, wished: Split) -> Split:
         """How far one change may go: from the side that lends, half of it at most (rounded up)."""
@@ -146,7 +149,7 @@ def best_lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings)
         return None
     if abs(late_s - model.groups_s) > settings.steady_share * model.groups_s:
         return None
-    best = pool.best(model)
+    best = pool.best(model, slack=settings.near_slack)
     now_s, best_s = model.step_s(pool.now), model.step_s(best)
     slack = settings.back_slack if _goes_back(snapshot, pool, to=best) else settings.scale_slack
     if now_s <= best_s * (1 + slack) or not _pays(snapshot, gain_s=now_s - best_s):
@@ -211,7 +214,7 @@ def _pays(snapshot: Snapshot, *, gain_s: float) -> bool:
     """Whether the steps that are left gain more than the processes of a change are away; unknown times are no reason
     against it."""
     left, times = snapshot.steps_left, snapshot.times
-    starts = (times.get((ROLLOUT, _STARTING)), times.get(AWAY, times.get((LEARNER, _STARTING))))
+    starts = (times.get((ROLLOUT, STARTING)), times.get(AWAY, times.get((LEARNER, STARTING))))
     away_s = sum(each.typical_s for each in starts if each is not None)
     return left is None or gain_s * left > _PAYS * away_s
 

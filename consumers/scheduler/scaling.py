@@ -4,7 +4,8 @@ Role: shared by the policies that scale.
 Data in: a snapshot, and a wish per target. Data out: drafts of kind `scale`.
 Invariants: within the bounds of the run file and the room that the others leave in a pool; up by half of what there is
 at most (at least by one), down by one; not before the last change has been carried out, and not within its cool-down,
-which is longer for going down; nothing while a wish is unknown, or in the first seconds of listening.
+which is longer for going down, and longest for what takes long to start; nothing while a wish is unknown, or in the
+first seconds of listening.
 Failure: none.
 """
 
@@ -17,6 +18,7 @@ from typing import Protocol
 from consumers.scheduler.policy import CommandDraft
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import Scalable, Snapshot
+from consumers.scheduler.stage_clock import STARTING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,5 +67,12 @@ def _must_wait(snapshot: Snapshot, target: Scalable, *, up: bool, settings: Sche
     if snapshot.replicas_heard(target, silence_s=settings.silence_s) != snapshot.replicas_wanted(target):
         return True
     last = snapshot.standing.scale.get(target.target)
-    cool_down_s = settings.scale_up_cool_down_s if up else settings.scale_down_cool_down_s
+    cool_down_s = settings.scale_up_cool_down_s if up else _keep_s(snapshot, target, settings=settings)
     return last is not None and snapshot.now_s < last.at_s + cool_down_s
+
+
+def _keep_s(snapshot: Snapshot, target: Scalable, *, settings: SchedulerSettings) -> float:
+    """How long processes that are too many are kept: as long as a few starts of one take, where that was measured."""
+    start = snapshot.times.get((target.stage, STARTING))
+    warm_s = 0.0 if start is None else settings.keep_warm_starts * start.typical_s
+    return max(settings.scale_down_cool_down_s, warm_s)

@@ -70,6 +70,12 @@ class SchedulerSettings(Section):
         default=60.0,
         description="Least time from a change of replicas to fewer of them: what was just started is kept.",
     )
+    keep_warm_starts: float = Field(
+        default=3.0,
+        ge=0,
+        description="It is at least so many times as long as a process of that kind takes to start, as measured: what "
+        "is expensive to start is kept warm.",
+    )
     scale_slack: float = Field(
         default=0.1, ge=0, lt=1, description="stage_aware: a need this near to what there is changes nothing."
     )
@@ -79,6 +85,13 @@ class SchedulerSettings(Section):
         lt=1,
         description="stage_aware, in a pool: a change that takes back a part of the last one must gain more than this "
         "share: what was measured before and after a change differs by more than what it gains.",
+    )
+    near_slack: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="stage_aware, in a pool: of the splits that are no more than this share worse than the best one, "
+        "the nearest to the present one is taken.",
     )
     steady_share: float = Field(
         default=0.1,

@@ -21,7 +21,7 @@ from consumers.scheduler.reactive import LEARNER_WAITS
 from consumers.scheduler.scaling import Wish, scale
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import LEARNER, ROLLOUT, Scalable, Snapshot
-from consumers.scheduler.stage_clock import STEP
+from consumers.scheduler.stage_clock import STARTING, STEP
 from topics.catalog import SAMPLES
 
 
@@ -103,7 +103,7 @@ def _replicas(snapshot: Snapshot, *, group: str) -> float | None:
 
 def _pays(snapshot: Snapshot, *, stage: str, settings: SchedulerSettings) -> bool:
     """Whether a start costs little of the time that is left; unknown times are no reason against it."""
-    start, step, left = snapshot.times.get((stage, "starting")), snapshot.times.get(STEP), snapshot.steps_left
+    start, step, left = snapshot.times.get((stage, STARTING)), snapshot.times.get(STEP), snapshot.steps_left
     if start is None or step is None or left is None:
         return True
     return start.typical_s <= settings.start_cost_share * left * step.typical_s

@@ -29,7 +29,8 @@ MOST_CHARS = 512  # of one: a group id and a counter
 _SPENT = "spent_s"
 AWAY = ("learner", "away")  # from the good-bye of a learner to the first work of the next one, which we measure
 _WORKING = ("reading", "waiting_for_data", "forward_backward")
-_LEARNER, _STARTING = "learner", "starting"
+STARTING = "starting"  # from the start of a process to its first work
+_LEARNER = "learner"
 PhaseKey = tuple[str, str]  # (stage, phase)
 FlowKey = tuple[str, str]  # (owner, counter with its labels)
 
@@ -90,7 +91,7 @@ class PhaseTimes:
 
     def _begin_anew(self, stage: str) -> None:
         """Forget how long its phases took, but for the start."""
-        for key in [key for key in self._spans if key[0] == stage and key[1] != _STARTING and key != AWAY]:
+        for key in [key for key in self._spans if key[0] == stage and key[1] != STARTING and key != AWAY]:
             del self._spans[key]
             self._times.pop(key, None)
 

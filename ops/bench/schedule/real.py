@@ -133,6 +133,7 @@ def _set_up(run: RealRun, workload: Workload, *, servers: Servers, folder: Path)
         "learner.silent_notice_s=10.0",
         "learner.cloning.num_steps=0",
         f"learner.checkpoint.every_steps={workload.checkpoint_every}",
+        "weights.anchor_every=1",  # an engine asks the yard to decode every version, which takes the link's time
         f'kafka.bootstrap="{servers.bootstrap}"',
         f'redis.url="{servers.redis_url}"',
         f'scheduler.policy="{run.policy}"',
@@ -190,7 +191,7 @@ def _last_words(log: Path) -> str:
 
 
 class Busy:
-    """How busy the machine's processors are, by anybody."""
+    """How busy the machine's processors are, by anybody who does not stand back for others (is not `nice`)."""
 
     def __init__(self) -> None:
         self._before = _ticks()
@@ -202,9 +203,9 @@ class Busy:
 
 
 def _ticks() -> tuple[int, int]:
-    """All ticks and idle ones of all processors."""
+    """All ticks of all processors, and those that were idle or went to work of low priority."""
     fields = [int(each) for each in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]]
-    return sum(fields[:8]), fields[3] + fields[4]
+    return sum(fields[:8]), fields[1] + fields[3] + fields[4]
 
 
 def _figures(run: RealRun, *, run_file: RunFile, books: dict[str, Any]) -> Figures:

@@ -111,13 +111,14 @@ def commanded(decide: Policy, snapshot: Snapshot) -> list[tuple[str, int | None]
         (run(6), [("learner", 5), ("rollout", 7)]),  # 32 s are made in, 19.3 s trained in; with 7 and 5 27.4 s
         (run(7), []),  # the best split
         (run(8), []),  # a step of 27.5 s: as good
-        (run(9), [("rollout", 7), ("learner", 5)]),
-        (run(11), [("rollout", 7), ("learner", 5)]),  # half of the lender may go at a time
+        (run(9), [("rollout", 8), ("learner", 4)]),  # 27.5 s, and 7 and 5 take 27.4 s: the nearer one
+        (run(11), [("rollout", 8), ("learner", 4)]),
+        (run(11, groups_s=1.0), [("rollout", 5), ("learner", 7)]),  # 3 and 9 are best: half of the lender at a time
         (run(7, groups_s=1 / 9), [("learner", 2), ("rollout", 10)]),  # decoding is slower now
         (run(7, groups_s=1 / 9, late=0.5), []),  # and is slowing down still: wait where it comes to
         (run(7, groups_s=1 / 9, unstarted=0), []),  # no prompts for more rollouts
         (run(7, groups_s=1 / 9, unstarted=None), []),
-        (run(9, unstarted=None), [("rollout", 7), ("learner", 5)]),  # fewer rollouts need no prompts
+        (run(9, unstarted=None), [("rollout", 8), ("learner", 4)]),  # fewer rollouts need no prompts
         (run(6, use=None), []),
         (run(6, use=0.01), []),
         (run(6, left=9), [("learner", 5), ("rollout", 7)]),  # nine steps gain 41 s, a start takes 20 s
@@ -129,6 +130,13 @@ def commanded(decide: Policy, snapshot: Snapshot) -> list[tuple[str, int | None]
 )
 def test_stage_aware(snapshot: Snapshot, expected: list[tuple[str, int]]) -> None:
     assert commanded(stage_aware.decide, snapshot) == expected
+
+
+@pytest.mark.parametrize(("num_steps", "expected"), [(1, []), (2, []), (3, [("learner", 5), ("rollout", 7)])])
+def test_nothing_moves_on_the_word_of_one_step(num_steps: int, expected: list[tuple[str, int | None]]) -> None:
+    young = run(6)
+    few = replace(young.times[FORWARD_BACKWARD], num_spans=num_steps)
+    assert commanded(stage_aware.decide, replace(young, times={**young.times, FORWARD_BACKWARD: few})) == expected
 
 
 def test_a_change_that_takes_back_the_last_one_must_gain_more() -> None:
@@ -212,6 +220,6 @@ def test_the_best_split_is_never_slower_than_the_present_one(
     model = StepModel(groups_per_step=64, groups_s=groups_s, parallel_s=parallel_s, rest_s=rest_s)
     pool = pool_of(run(rollouts))
     assert isinstance(pool, Pool)
-    best = pool.best(model)
+    best = pool.best(model, slack=0.05)
     assert best.rollouts + best.ranks == SLOTS
     assert model.step_s(best) <= model.step_s(pool.now)

@@ -211,3 +211,19 @@ def test_with_unknown_lag_nothing_more_is_started(
     at = run(waits=waits, use=use, made=made, step_s=step_s, rollouts=rollouts, prompts=None, standing=standing)
     commanded = replicas(decide, at)
     assert commanded is None or 1 <= commanded < max(1, rollouts)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "ago_s", "commanded"),
+    [
+        (None, 61.0, 1),  # not measured: the cool-down alone
+        (2.0, 61.0, 1),
+        (90.0, 61.0, None),
+        (90.0, 269.0, None),
+        (90.0, 271.0, 1),  # three starts
+    ],
+)
+def test_what_is_expensive_to_start_is_kept_longer(start_s: float | None, ago_s: float, commanded: int | None) -> None:
+    idle = run(waits=0.0, use=0.3, start_s=start_s, standing=scaled(2, ago_s=ago_s))
+
+    assert replicas(reactive.decide, idle) == commanded
