@@ -80,7 +80,7 @@ def _sections_of(annotation: object) -> Iterator[type[Section]]:
 def _section(section: type[Section], names: list[str]) -> str:
     fields = section.model_json_schema()
     properties, shared = fields.get("properties", {}), fields.get("$defs", {})
-    rows = [_row(name, field, properties[name], shared=shared) for name, field in section.model_fields.items()]
+    rows = [_row(name, field, schema=properties[name], shared=shared) for name, field in section.model_fields.items()]
     first = names[0]
     also = f"Also as {', '.join(code(each) for each in names[1:])}." if names[1:] else ""
     heading = "##" if first.removesuffix(".NAME]").count(".") == 0 else "###"
@@ -89,7 +89,7 @@ def _section(section: type[Section], names: list[str]) -> str:
     return "\n\n".join(part for part in (f"{heading} {code(first)}", told, also, table(HEADERS, rows)) if part)
 
 
-def _row(name: str, field: FieldInfo, schema: Schema, *, shared: Mapping[str, Schema]) -> tuple[str, ...]:
+def _row(name: str, field: FieldInfo, *, schema: Schema, shared: Mapping[str, Schema]) -> tuple[str, ...]:
     return (
         code(name),
         " or ".join(dict.fromkeys(_types(schema, shared))),
@@ -143,10 +143,10 @@ def _types(schema: Schema, shared: Mapping[str, Schema]) -> Iterator[str]:
     if kind is None and "enum" in schema:
         yield "text"
     elif isinstance(kind, str) and kind != "null":
-        yield _word(kind, schema, shared)
+        yield _word(kind, schema, shared=shared)
 
 
-def _word(kind: str, schema: Schema, shared: Mapping[str, Schema]) -> str:
+def _word(kind: str, schema: Schema, *, shared: Mapping[str, Schema]) -> str:
     if kind == "array":
         inner = schema.get("items")
         words = dict.fromkeys(_types(inner, shared)) if isinstance(inner, dict) else {}
