@@ -8,6 +8,7 @@ from pathlib import Path
 from ops.report.journal import KEPT, Journal
 from ops.report.marks import with_gaps
 from ops.report.tables import changed, launches, table
+from ops.run_record import Json
 from schemas.records import StageEvent
 from tests.unit.ops.report.made_run import settings
 
@@ -53,8 +54,9 @@ def test_decisions_are_kept_with_their_reasons_and_publishing_is_none() -> None:
     journal = Journal()
     journal.add(notice("commanded", stage="scheduler", target="rollout", kind="publish", reason="new", version="1.2"))
     for number in range(3 * KEPT):
-        told = {"target": "rollout", "kind": "scale", "reason": f"reason {number}", "replicas": str(number)}
-        journal.add(notice("commanded", stage="scheduler", **told))
+        why = f"reason {number}"
+        said = notice("commanded", stage="scheduler", target="rollout", kind="scale", reason=why, replicas=str(number))
+        journal.add(said)
     kept = journal.decisions
     assert journal.num_decisions == 3 * KEPT
     assert (len(kept), kept[0].what, kept[0].why) == (2 * KEPT, "rollout: 0", "reason 0")
@@ -81,9 +83,9 @@ def test_settings_that_are_not_the_default_are_named_with_it(tmp_path: Path) -> 
 
 
 def test_launches_are_told_with_code_and_packages() -> None:
-    began = {"event": "began", "unix_ms": 0, "host": "<h>", "stages": ["learner"]}
-    versions = {"python": "3.11", "torch": None, "code_git": "abcdefabcdefabcdef"}
-    html = launches([{**began, "versions": versions}, {"event": "ended", "code": 0}])
+    versions: Json = {"python": "3.11", "torch": None, "code_git": "abcdefabcdefabcdef"}
+    began: dict[str, Json] = {"event": "began", "unix_ms": 0, "host": "<h>", "stages": ["learner"]}
+    html = launches([began | {"versions": versions}, {"event": "ended", "code": 0}])
     assert "1970-01-01 00:00:00" in html
     assert "&lt;h&gt;" in html
     assert "<td>abcdefabcdef</td>" in html
