@@ -80,12 +80,32 @@ def _environment_errors(run_file: RunFile) -> Iterator[str]:
             f"rewards.{named[0]}.plugin = environment and there is no [environment]: no sample has step rewards, so "
             "none would be scored"
         )
+    yield from _too_long_episodes(run_file)
     for name, chosen in run_file.evaluation.items():
-        if chosen.plugin == "environment":
+        if chosen.plugin == "environment" and chosen.environment is None:
             yield (
-                f"evaluation.{name}.plugin = environment: an evaluation asks for completions of one turn, without step "
-                "rewards, so none would be scored"
+                f"evaluation.{name}.plugin = environment and there is no [evaluation.{name}.environment]: its "
+                "completions are of one turn, without step rewards, so none would be scored"
             )
+
+
+def _too_long_episodes(run_file: RunFile) -> Iterator[str]:
+    """Trajectories that may take longer than anybody waits for them."""
+    limit_s = None if run_file.environment is None else run_file.environment.episode_limit_s
+    if limit_s is None:
+        return
+    deadline_s, silent_s = run_file.run.group_deadline_s, run_file.learner.silent_end_s
+    if limit_s > deadline_s:
+        yield (
+            f"environment.episode_limit_s = {limit_s:g} is above run.group_deadline_s = {deadline_s:g}: a group is "
+            "closed without its trajectories that take longer than that; raise the latter, or lower the former "
+            "(absent: 0.8 of it)"
+        )
+    if limit_s > silent_s:
+        yield (
+            f"environment.episode_limit_s = {limit_s:g} is above learner.silent_end_s = {silent_s:g}: a run of "
+            "which all trajectories are that long ends as if nobody were alive"
+        )
 
 
 def _pool_errors(run_file: RunFile) -> Iterator[str]:
@@ -160,6 +180,12 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
         yield (
             f"rollout.http.base_urls names {len(urls)} servers and {_most_name(run_file)} = {most}: those after the "
             f"first {most} are not used"
+        )
+    environment, retire_s = run_file.environment, run_file.supervisor.retire_s
+    if environment is not None and environment.retire_s >= retire_s:
+        yield (
+            f"environment.retire_s = {environment.retire_s:g} is not below supervisor.retire_s = {retire_s:g}: a "
+            "rollout process that is one too many is stopped before it has given its groups back in order"
         )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"

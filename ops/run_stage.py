@@ -7,6 +7,7 @@ Failure: named errors go to the command line; a stage's own errors are handled b
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ from pipeline.credentials import forget_environment, secret_texts
 from pipeline.events import Events
 from pipeline.exit_codes import ExitCode
 from pipeline.logs import set_up_logs
+from pipeline.priority import stand_back
 from pipeline.stage import Stage, StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
 from topics.log import Log
@@ -75,8 +77,8 @@ def run_one(
         AccessDenied, RedisRefused: Kafka or Redis does not let us in.
         TopicMismatch: the run's topics were made with other settings.
     """
-    if request.past:
-        _stand_back()
+    give_back = stand_back() if request.past else _nothing  # nobody waits for it
+    atexit.register(give_back)
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
@@ -93,9 +95,9 @@ def run_one(
     if run_file.kafka.security != "plaintext":
         log.check_access(access_of(run_file, request.stage))
     log.admin().ensure_topics()
-    target = expose_metrics(context)
     if stop.requested:
         return int(ExitCode.OK)
+    target = expose_metrics(context)
     calm_collector()
     choice = StageChoice(stage=request.stage, slot=request.slot, reward=reward, past=request.past)
     stage = build(choice, run_file, context=context)
@@ -109,7 +111,12 @@ def run_one(
     code = run_stage(stage, context, on_stopped=leave_soon)
     if isinstance(stage, Reporting) and (said := stage.report()):
         sys.stdout.write(f"{said}\n")
+    give_back()
     return _leave(code)
+
+
+def _nothing() -> None:
+    return
 
 
 def _set_up_logs(run_file: RunFile, request: StageRequest, *, instance: str = "") -> None:
@@ -210,12 +217,6 @@ def _end_at_once_on_signals(stop: StopSignal) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGUSR2, handle)
-
-
-def _stand_back() -> None:
-    """Take the processor time that others leave, as will all that is started from here on (sched(7), SCHED_IDLE).
-    Threads that are there already keep the policy they began with."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _stop_with_supervisor(stop: StopSignal) -> None:

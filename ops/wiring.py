@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.learner.settings import LearnerSettings
+from consumers.reference.settings import reference_group
 from consumers.rewards.settings import group_id
 from ops.addresses import redis_url
 from ops.run_file import RunFile
@@ -53,7 +54,7 @@ from topics.kafka.raw import RawLog
 if TYPE_CHECKING:
     from consumers.learner.trainer import Trainer
 
-ROLLOUT_TARGET, LEARNER_TARGET = "rollout", "learner"  # of scale commands; those for rewards have `reward_target`
+ROLLOUT_TARGET, LEARNER_TARGET, REFERENCE_TARGET = "rollout", "learner", "reference"  # of scale commands
 SINGLE_STAGES = frozenset({"prompts", "learner", "scheduler"})  # a second one fences the first
 
 
@@ -122,6 +123,8 @@ def scale_limits(run_file: RunFile, *, stages: Collection[str]) -> dict[str, tup
         limits[LEARNER_TARGET] = run_file.learner.rank_limits
     if "reward" in stages:
         limits |= {reward_target(name): reward.replica_limits for name, reward in sorted(run_file.rewards.items())}
+    if "reference" in stages and run_file.reference is not None:
+        limits[REFERENCE_TARGET] = run_file.reference.replica_limits
     return limits
 
 
@@ -208,10 +211,11 @@ def _programs(run_file: RunFile, *, settings_file: Path) -> Iterator[Program]:
             one = program(f"reward-{name}-{slot}", "reward", "--name", name, "--slot", slot)
             yield replace(one, target=reward_target(name), spare=spare)
     if run_file.reference is not None:
-        several = run_file.reference.replicas > 1
-        for slot_number in range(run_file.reference.replicas):
-            name = f"reference-{slot_number}" if several else "reference"
-            yield program(name, "reference", *(("--slot", str(slot_number)) if several else ()))
+        several = run_file.reference.replica_limits[1] > 1
+        for slot, spare in seats(run_file.reference):
+            more = ("--slot", slot) if several else ()
+            one = program("-".join(("reference", *more[1:])), "reference", *more)
+            yield replace(one, target=REFERENCE_TARGET, spare=spare)
     if run_file.evaluation:
         yield program("evaluator", "evaluator")
 
@@ -292,15 +296,14 @@ def _scheduler(parts: _Parts) -> Stage:
 
     run_file = parts.run_file
     run, rewards = run_file.run.name, run_file.rewards
-    groups = {ROLLOUT_TARGET: rollout_group(run), LEARNER_TARGET: ""} | {
-        reward_target(name): group_id(run, name, settings=settings) for name, settings in rewards.items()
-    }
-    initial = {ROLLOUT_TARGET: run_file.rollout.replicas, LEARNER_TARGET: run_file.learner.ranks} | {
-        reward_target(name): settings.replicas for name, settings in rewards.items()
-    }
+    kinds = {reward_target(name): (group_id(run, name, settings=of), of.replicas) for name, of in rewards.items()}
+    kinds[ROLLOUT_TARGET] = (rollout_group(run), run_file.rollout.replicas)
+    kinds[LEARNER_TARGET] = ("", run_file.learner.ranks)
+    if run_file.reference is not None:
+        kinds[REFERENCE_TARGET] = (reference_group(run), run_file.reference.replicas)
     fleet = tuple(
-        Scalable(target=target, group=groups[target], least=least, most=most, initial=initial[target])
-        for target, (least, most) in scale_limits(run_file, stages=("rollout", "learner", "reward")).items()
+        Scalable(target=target, group=kinds[target][0], least=least, most=most, initial=kinds[target][1])
+        for target, (least, most) in scale_limits(run_file, stages=tuple(_BUILDERS)).items()
         if least < most
     )
     return SchedulerStage(parts.context, settings=run_file.scheduler, fleet=fleet, topology=run_file.topology)

@@ -137,6 +137,7 @@ METRICS = (
             "groups_begun", "Groups begun, by versions that the engine lacked then; the last one: or more.", "behind"
         ),
         _counter("groups_handed_over", "Groups given up for another engine to go on with.", "reason"),
+        _counter("groups_given_back", "Groups in environments that were not through when their process left."),
         _counter("groups_resumed", "Groups that went on from what another engine had made."),
         _histogram("swap_pause_s", "Time generation stood still for a weight load."),
     ),
@@ -215,6 +216,8 @@ METRICS = (
         _gauge("scored_per_s", "Samples that a reward plug-in scored per second lately, failures included."),
         _gauge("score_mean_s", "Mean time that a reward plug-in took for a sample lately."),
         _gauge("score_failure_share", "Share of the samples scored lately that got a failure instead of a value."),
+        _counter("rescore_paused_s", "Seconds that scoring the past stood still, as others wanted the processors."),
+        _gauge("scorers_held", "Processes of a reward plug-in that a call holds which takes much longer than others."),
         _counter("scorers_lost", "Processes of a reward plug-in that were killed or died.", "reason"),
         _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
         _gauge("reward_required", "1 when no sample is trained without the reward this process gives."),

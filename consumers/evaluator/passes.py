@@ -1,6 +1,7 @@
 """One pass: a set's prompts through the engine, the completions through the scorer.
 
-Data in: prompts, an engine that serves the version, an opened scorer. Data out: an `Evaluation`.
+Data in: prompts, an engine that serves the version, an opened scorer, perhaps environments to act in. Data out: an
+`Evaluation`.
 Invariants: every completion of every prompt ends with a value or a failure; the draws depend on the set's seed, the
 prompt and the number of the completion only, so two versions are asked the same. A call of `step` is bounded.
 Failure: `EngineError` when the engine fails: the pass is lost, and is begun anew after the version is loaded again.
@@ -30,11 +31,12 @@ from pipeline.engines.base import (
     PromptTokens,
 )
 from pipeline.engines.pressure import pressure_of
+from pipeline.environments.episodes import Episodes, Failed, Say, task_of
 from pipeline.sources import Source
 from pipeline.stage import StageContext
 from schemas.errors import RecordInvalid
 from schemas.evaluation import EvaluatedItem, Evaluation
-from schemas.packed import pack_i32, pack_u8
+from schemas.packed import pack_i32, pack_u8, unpack_u8
 from schemas.records import PromptGroup, Sample
 from topics.clock import Deadline
 from topics.log import Envelope
@@ -92,10 +94,18 @@ class Pass:
 
     Args:
         yields: begin nothing while requests wait in the engine.
+        episodes: of the set's environment; None: a completion is one turn.
     """
 
     def __init__(
-        self, task: Task, chosen: EvaluationSet, *, engine: Engine, context: StageContext, yields: bool
+        self,
+        task: Task,
+        chosen: EvaluationSet,
+        *,
+        engine: Engine,
+        context: StageContext,
+        yields: bool,
+        episodes: Episodes | None = None,
     ) -> None:
         self.task = task
         self._set = chosen
@@ -105,7 +115,9 @@ class Pass:
         self._began_s, self._began_ms = context.clock.monotonic(), context.clock.unix_ms()
         self._items: dict[tuple[int, int], EvaluatedItem] = {}
         self._asked: dict[str, tuple[PromptGroup, int, PromptTokens]] = {}
-        self._waiting = deque(self._requests())
+        self._episodes = episodes
+        self._unbegun = deque(self._requests())
+        self._waiting: deque[GenerationRequest] = deque()  # for a slot of the engine
         self._num_all = len(chosen.prompts) * chosen.settings.samples_per_prompt
 
     @property
@@ -121,6 +133,8 @@ class Pass:
         """
         turn = Deadline.after(limit_s, clock=self._context.clock)
         while not self.is_through and not turn.expired:
+            self._begin()
+            self._follow()
             self._submit()
             generates = self._engine.num_running > 0
             for generation in self._engine.step() if generates else ():
@@ -128,8 +142,11 @@ class Pass:
             self._settle(self._set.scoring.step(wait_s=0.0 if generates else _SCORE_WAIT_S))
 
     def give_up(self) -> None:
-        """Take what is under way out of the scorer; an engine that failed has nothing left of it."""
+        """Take what is under way out of the scorer, and close its environments; an engine that failed has nothing left
+        of it."""
         self._set.scoring.abandon([(ATTEMPT, 0)])
+        if self._episodes is not None:
+            self._episodes.forget(list(self._asked))
 
     def record(self, *, facts: dict[str, str]) -> Evaluation:
         """What came out, once the pass is through."""
@@ -179,28 +196,69 @@ class Pass:
                     traffic=EVALUATION,
                 )
 
+    def _begin(self) -> None:
+        """Trajectories as long as there are slots for them; without an environment all at once."""
+        episodes, slots = self._episodes, self._engine.num_free_slots
+        if episodes is None:
+            self._waiting.extend(self._unbegun)
+            self._unbegun.clear()
+            return
+        num_all = self._engine.num_running + slots
+        while self._unbegun and slots > len(self._waiting) + episodes.num_held and not episodes.is_full(num_all):
+            request = self._unbegun.popleft()
+            group, member, tokens = self._asked[request.request_id]
+            episodes.begin(task_of(group, member=member, text=tokens.text), request)
+
+    def _follow(self) -> None:
+        """What environments answered."""
+        if self._episodes is None:
+            return
+        is_idle = self._engine.num_running == 0 and not self._waiting and self._set.scoring.num_unfinished == 0
+        for move in self._episodes.moves(wait_s=_SCORE_WAIT_S if is_idle else 0.0):
+            if isinstance(move, Say):
+                self._waiting.append(move.request)
+                continue
+            group, member, tokens = self._asked.pop(move.key)
+            if isinstance(move, Failed):
+                self._end(group.group, member, failure=f"environment: {move.reason}")
+            else:
+                sample = self._sample(group, member, tokens=tokens, generation=move.whole)
+                self._score(move.told.on(sample))
+
     def _submit(self) -> None:
         pressure = pressure_of(self._engine) if self._yields else None
         if pressure is not None and pressure.queued:
             return
         count = min(self._engine.num_free_slots, len(self._waiting))
         if count > 0:
-            self._engine.submit([self._waiting.popleft() for _ in range(count)])
+            requests = [self._waiting.popleft() for _ in range(count)]
+            if self._episodes is not None:
+                self._episodes.submitted(request.request_id for request in requests)
+            self._engine.submit(requests)
 
     def _generated(self, generation: Generation) -> None:
-        asked = self._asked.pop(generation.request_id, None)
+        asked = self._asked.get(generation.request_id)
         if asked is None:
             return
         group, member, tokens = asked
-        if generation.finish_reason not in (FINISH_STOP, FINISH_LENGTH):
-            why = generation.failure if generation.failure else generation.finish_reason
-            self._end(group.group, member, failure=f"generation: {why}")
+        has_ended = generation.finish_reason in (FINISH_STOP, FINISH_LENGTH)
+        if has_ended and self._episodes is not None:
+            self._episodes.said(generation)
             return
-        sample = self._sample(group, member, tokens=tokens, generation=generation)
+        del self._asked[generation.request_id]
+        if has_ended:
+            self._score(self._sample(group, member, tokens=tokens, generation=generation))
+            return
+        if self._episodes is not None:
+            self._episodes.forget([generation.request_id])
+        why = generation.failure if generation.failure else generation.finish_reason
+        self._end(group.group, member, failure=f"generation: {why}")
+
+    def _score(self, sample: Sample) -> None:
         envelope = Envelope(
             topic=ATTEMPT,
             partition=0,
-            offset=group.group,
+            offset=sample.group,
             key=None,
             record=sample,
             headers={},
@@ -220,7 +278,7 @@ class Pass:
                 member=sample.member,
                 value=one.verdict.value,
                 failure=one.verdict.failure,
-                num_tokens=len(sample.completion_tokens) // 4,
+                num_tokens=int(unpack_u8(sample.loss_mask).sum()),  # its own, not the environment's
                 text=sample.completion_text if kept else "",
             )
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from consumers.rewards.settings import OptionValue, RewardSettings
 from pipeline.engines.http.settings import HttpSettings
 from pipeline.engines.vllm.settings import VllmSettings
+from pipeline.environments.settings import EnvironmentSettings
 from pipeline.sampling_settings import SamplingSection
 from pipeline.settings import PositiveInt, Seconds, Section
 from pipeline.sources import SourceSettings
@@ -21,6 +22,11 @@ class EvaluationSettings(SamplingSection):
     options: dict[str, OptionValue] = Field(default_factory=dict, description="Keyword arguments for the plug-in.")
     timeout_s: Seconds = Field(default=120.0, description="Longest time of a call of the plug-in.")
     num_workers: PositiveInt = Field(default=2, description="Processes or threads that score.")
+    environment: EnvironmentSettings | None = Field(
+        default=None,
+        description="What the policy acts in, as [environment]; then max_tokens is of one turn. Absent: a completion "
+        "is one turn.",
+    )
     every_steps: PositiveInt = Field(
         default=10, description="Versions whose step is a multiple of this are evaluated, and the first and the last."
     )
@@ -46,7 +52,10 @@ class EvaluationSettings(SamplingSection):
 
     def digest(self, *, source_name: str) -> str:
         """What makes two evaluations comparable: everything but how often, and how much is kept."""
-        own = self.model_dump_json(exclude={"every_steps", "keep_texts", "timeout_s", "num_workers"})
+        left_out = {"every_steps", "keep_texts", "timeout_s", "num_workers"}
+        if self.environment is None:  # a set of one turn is the same as before there were others
+            left_out.add("environment")
+        own = self.model_dump_json(exclude=left_out)
         return blake3(f"{own}/{source_name}".encode()).hexdigest()
 
 

@@ -20,7 +20,6 @@ per completion; errors of the log end the process.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,7 +31,9 @@ from consumers.evaluator.settings import EvaluationSettings, EvaluatorSettings
 from consumers.rewards.opening import open_plugin
 from consumers.rewards.scoring import Scoring
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.flow import count_received
+from pipeline.priority import stand_back
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.sources import open_source
@@ -72,6 +73,7 @@ class _Parts:
     backend: Backend
     weights: Staging
     sets: Mapping[str, EvaluationSet]
+    episodes: Mapping[str, Episodes | None]  # by set; None: it is of one turn
     writer: Writer
 
 
@@ -90,16 +92,17 @@ class EvaluatorStage:
         self._not_before_s = context.clock.monotonic()
 
     def start(self, *, deadline: Deadline) -> None:
-        """1. lower the priority; 2. read the control topics; 3. open sets and scorers; 4. open the engine, cold.
+        """1. lower the priority; 2. read the control topics; 3. open sets and scorers; 4. open the engine, cold, and
+        the environments.
 
         Raises:
             SettingsError: a set has no prompts, or a source cannot be opened.
-            PluginError, EngineError: a scorer or the engine cannot be opened.
+            PluginError, EngineError: a scorer, an environment or the engine cannot be opened.
             LogError, DeadlineExceeded: the broker failed or is too slow.
         """
         context, own = self._context, self._setup.evaluator
         if own.yields:
-            os.nice(own.niceness)
+            self._closing.callback(stand_back(niceness=own.niceness))
         self._closing.callback(self._news.close)
         self._news.start(deadline=deadline)
         sets = {name: self._open_set(name, settings) for name, settings in sorted(self._setup.sets.items())}
@@ -108,7 +111,8 @@ class EvaluatorStage:
         weights = self._open_weights(backend)
         self._closing.callback(weights.close)
         writer = context.log.writer(WriterSettings())
-        self._parts = _Parts(backend=backend, weights=weights, sets=sets, writer=writer)
+        episodes = {name: self._open_episodes(each.settings, backend) for name, each in sets.items()}
+        self._parts = _Parts(backend=backend, weights=weights, sets=sets, episodes=episodes, writer=writer)
 
     def turn(self) -> None:
         """News; then a piece of the pass in hand, or the next version, or a short wait."""
@@ -180,6 +184,13 @@ class EvaluatorStage:
             plugin_version=opened.version,
         )
 
+    def _open_episodes(self, settings: EvaluationSettings, backend: Backend) -> Episodes | None:
+        if settings.environment is None:
+            return None
+        episodes = open_episodes(settings.environment, engine=backend.engine, context=self._context)
+        self._closing.callback(episodes.close)
+        return episodes
+
     def _open_backend(self) -> Backend:
         own, model, wire_dtype = self._setup.evaluator, self._setup.model, self._setup.weights.wire_dtype
         if wire_dtype is not None:  # the engine holds what travels, so that a swap is a copy
@@ -240,6 +251,7 @@ class EvaluatorStage:
             engine=parts.backend.engine,
             context=self._context,
             yields=self._setup.evaluator.yields,
+            episodes=parts.episodes[task.name],
         )
 
     def _go_on(self, current: Pass, parts: _Parts) -> None:

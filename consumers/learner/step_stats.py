@@ -37,7 +37,7 @@ class StepStats:
 
 
 _TOKEN_SUMS = ("num_tokens", "clipped", "capped", "mismatch", "k1", "k3", "entropy", "advantage")
-_OTHER_SUMS = ("kl", "num_pairs", "pairs_right", "margin", "reward", "num_samples")
+_OTHER_SUMS = ("kl", "kl_tokens", "num_pairs", "pairs_right", "margin", "reward", "num_samples")
 
 
 class Sums:
@@ -67,6 +67,7 @@ class Sums:
                 entropy,
                 terms.advantages.abs(),
                 none if kl is None else kl,
+                none if kl is None else torch.ones_like(mask),
             )
             table = torch.stack([column.to(mask.dtype) for column in columns])  # one transfer, not one per figure
             sums: list[float] = (table * mask).sum(dim=1).tolist()
@@ -74,11 +75,11 @@ class Sums:
         for number, value in enumerate(sums):
             self.values[number] += value
 
-    def stats(self, *, loss: float, grad_norm: float, learning_rate: float, has_reference: bool) -> StepStats:
+    def stats(self, *, loss: float, grad_norm: float, learning_rate: float) -> StepStats:
         """Means over what was summed up."""
         found = dict(zip((*_TOKEN_SUMS, *_OTHER_SUMS), self.values, strict=True))
         count, pairs = max(1.0, found["num_tokens"]), max(1.0, found["num_pairs"])
-        own = {"reference_kl": found["kl"] / count} if has_reference else {}
+        own = {"reference_kl": found["kl"] / found["kl_tokens"]} if found["kl_tokens"] else {}
         if found["num_pairs"]:
             own |= {"pair_accuracy": found["pairs_right"] / pairs, "pair_margin": found["margin"] / pairs}
         return StepStats(

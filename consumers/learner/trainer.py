@@ -141,8 +141,7 @@ class Trainer:
             sums.values = self.team.sum(sums.values)
             if self.team.is_compared(batch.step):
                 self.team.compare(self.digest(), step=batch.step)
-        has_reference = work.rows is not None and work.rows.reference_logprobs is not None
-        return sums.stats(loss=loss, grad_norm=grad_norm, learning_rate=rate, has_reference=has_reference)
+        return sums.stats(loss=loss, grad_norm=grad_norm, learning_rate=rate)
 
     def clone(self, rows: Rows, number: int) -> float:
         """Behaviour-cloning step `number` (from 0) on demonstration rows, the same on all ranks; the loss in nats per

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.settings import PositiveInt, Section
+from pipeline.settings import PositiveInt, Replicated
 
 
-class ReferenceSettings(Section):
+class ReferenceSettings(Replicated):
     """`[reference]`: with this section, samples are trained only once the reference model has scored them."""
 
     path: Path | None = Field(
@@ -20,7 +20,6 @@ class ReferenceSettings(Section):
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="Of its weights; absent: model.dtype."
     )
-    replicas: PositiveInt = Field(default=1, description="Processes on this machine.")
     threads: PositiveInt = Field(default=1, description="torch threads of each process.")
     batch_tokens: PositiveInt = Field(
         default=16_384, description="Padded tokens in one forward pass; bounds the memory of a process."

@@ -3,7 +3,8 @@
 Data in and out: plain JSON values.
 Invariants: what a busy or absent service says (408, 425, 429, 5xx, no connection) is `Transient` and retried by the
 consumer with its back-off; any other refusal is an error at once. Answers are bounded. Proxies of the environment are
-not used. A session belongs to the event loop it was opened in, so it is opened at the first call.
+not used. A session belongs to the event loop it was opened in, so it is opened at the first call. How long an answer
+may take is `rewards.NAME.timeout_s`, kept by whoever runs the plug-in: the library's own limit of five minutes is off.
 Failure: `Transient`; `ValueError` for a refusal, or an answer that is too large or no JSON.
 """
 
@@ -17,6 +18,7 @@ import orjson
 
 from consumers.rewards.api import Transient
 
+CONNECT_S = 30.0  # a service that does not even take the connection is away
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
 _SHOWN_CHARS = 200
@@ -48,7 +50,11 @@ class JsonClient:
             Transient, ValueError: see the module.
         """
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
+            )
         try:
             async with self._session.post(
                 self._url, data=orjson.dumps(body), headers={"Content-Type": "application/json"}

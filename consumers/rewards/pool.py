@@ -89,13 +89,33 @@ class Pool(Protocol):
         """
         ...
 
+    @property
+    def num_held(self) -> int:
+        """Processes that a long call holds; 0 where calls are in this process."""
+        ...
+
+    def is_short(self) -> bool:
+        """Whether jobs wait because of held processes."""
+        ...
+
     def close(self) -> None:
         """Begin nothing more; wait for nothing."""
         ...
 
 
+class _NeverHeld:
+    """What a pool in this process says of held ones."""
+
+    @property
+    def num_held(self) -> int:
+        return 0
+
+    def is_short(self) -> bool:
+        return False
+
+
 @dataclass(eq=False)
-class ThreadPool:
+class ThreadPool(_NeverHeld):
     """A few daemon threads, started when there is work. `submit`, `finished` and `take_back` are for one thread."""
 
     call: Call
@@ -137,7 +157,7 @@ class ThreadPool:
 
 
 @dataclass(eq=False)
-class LoopPool:
+class LoopPool(_NeverHeld):
     """An event loop in a daemon thread."""
 
     call: AsyncCall

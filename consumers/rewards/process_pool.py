@@ -6,6 +6,9 @@ Invariants: a job that is not taken back comes out exactly once, after its time 
 is replaced at once, so the pool keeps its size, and jobs that merely waited in it go to another one. Of an async
 plug-in that blocks its loop nobody knows which job did it: those that were in it are tried again, each in a process of
 its own. Jobs go ahead to a process only as far as keeps it busy between two turns of the polling thread.
+A call that takes much longer than others holds its process: the jobs behind it go to others, it takes the processor
+time that others leave, and up to `held_workers` further processes are started for those that wait. It still has all of
+its time limit: long is not wrong.
 Failure: `PluginError`, `SettingsError` from `start` and `finished` when the plug-in cannot be loaded.
 """
 
@@ -20,6 +23,7 @@ from collections.abc import Callable, Iterator
 
 from consumers.rewards import verdict, wire
 from consumers.rewards.call import Answer
+from consumers.rewards.forking import ForkServer
 from consumers.rewards.pool import Finished, Job
 from consumers.rewards.scorer_process import ScorerProcess
 from consumers.rewards.settings import RewardSettings
@@ -33,6 +37,10 @@ _MOST_FAILED_STARTS = 3  # in a row
 _GRACE_S = 0.5  # for an orderly end
 _LOOP_GRACE_S = 1.0  # an event loop ends its calls itself; one that does not is blocked
 _POLL_S = 0.05  # between two looks at the time limits
+_HELD_TIMES = 10.0  # so many times the usual time, twice, is long for a call
+_HELD_LEAST_S = 0.02
+_KNOWN = 8  # calls, before there is a usual time
+_UNKNOWN_S = 15.0  # what is taken for it until then
 
 
 class ProcessPool:
@@ -53,6 +61,9 @@ class ProcessPool:
         self._num_jobs = 0  # ever; numbers them
         self._num_failed_starts = 0
         self._mean_ms = 0.0  # of a call
+        self._first_ms = 0.0  # longest first call of a process: it may load what others find loaded
+        self._num_replies = 0
+        self._server = ForkServer()
         self._ready: wire.Ready | None = None
 
     @property
@@ -65,6 +76,15 @@ class ProcessPool:
         """Processes there are."""
         return len(self._processes)
 
+    @property
+    def num_held(self) -> int:
+        """Those among them that a long call holds."""
+        return sum(process.is_held for process in self._processes)
+
+    def is_short(self) -> bool:
+        """Whether jobs wait because calls hold more processes than may be started for them."""
+        return bool(self._backlog) and self.num_held > self._spare()
+
     def start(self, *, is_stopped: Callable[[], bool]) -> None:
         """Load the plug-in in a first process; returns without when told to stop.
 
@@ -76,7 +96,7 @@ class ProcessPool:
             self.finished(wait_s=_POLL_S)
 
     def room(self) -> int:
-        return self._most() * self._width() - self._num_inside
+        return self._most() * self._width() - (self._num_inside - self.num_held)
 
     def submit(self, job: Job) -> None:
         self._num_inside += 1
@@ -95,6 +115,7 @@ class ProcessPool:
         while True:
             left_s = 0.0 if ended else max(0.0, until_s - time.monotonic())
             ended += self._exchange(min(left_s, _POLL_S))
+            self._hold_long()
             ended += self._end_late()  # after what they said was read: this thread may have been busy for long
             self._hire()
             self._feed()
@@ -106,11 +127,22 @@ class ProcessPool:
         for process in self._processes:
             process.end(grace_s=0.0 if process.jobs or process.ready is None else _GRACE_S)
         self._processes.clear()
+        self._server.close()
 
     def _most(self) -> int:
         """Processes there may be."""
         limit = None if self._ready is None else self._ready.max_workers
         return self._settings.num_workers if limit is None else min(self._settings.num_workers, limit)
+
+    def _spare(self) -> int:
+        """Processes there may be beyond that, in place of held ones."""
+        stated = self._ready is not None and self._ready.max_workers is not None  # it knows why
+        return 0 if stated else self._settings.held_workers
+
+    def _is_full(self) -> bool:
+        """Whether no process may be started."""
+        num = len(self._processes)
+        return num - self.num_held >= self._most() or num >= self._most() + self._spare()
 
     def _width(self) -> int:
         """Jobs a process has at most."""
@@ -134,7 +166,7 @@ class ProcessPool:
             self._backlog_since_s = time.monotonic()
 
     def _free_process(self, job: Job) -> ScorerProcess | None:
-        free = [one for one in self._processes if one.ready is not None and not one.is_exclusive and not one.ended]
+        free = [one for one in self._processes if one.ready is not None and _takes_jobs(one)]
         best = min(free, key=lambda one: len(one.jobs), default=None)
         if best is None or len(best.jobs) >= (1 if self._must_be_alone(job) else self._width()):
             return None
@@ -145,15 +177,38 @@ class ProcessPool:
         return is_async and any(item.alone for item in job.items)
 
     def _hire(self) -> None:
-        """Start the first process, and one more when jobs wait though all others are at work."""
+        """Start the first process, and one more when jobs wait though all others are at work; let go of those that are
+        too many, as held ones came back."""
+        for process in [one for one in self._processes if one.is_spent and not one.ended]:
+            self._retire(process)
         if not self._processes:
-            self._processes.append(ScorerProcess(self._begin))
+            self._start_one()
             return
         since_s = self._backlog_since_s
         waited = since_s is not None and time.monotonic() - since_s >= _GROW_AFTER_S
         starting = any(process.ready is None for process in self._processes)
-        if waited and not starting and len(self._processes) < self._most():
-            self._processes.append(ScorerProcess(self._begin))
+        if waited and not starting and not self._is_full():
+            self._start_one()
+        idle = [one for one in self._processes if not one.jobs and not one.is_held and not one.ended]
+        if idle and len(self._processes) - self.num_held > self._most():
+            self._retire(idle[-1])
+
+    def _start_one(self) -> None:
+        self._processes.append(ScorerProcess(self._begin, server=self._server))
+
+    def _retire(self, process: ScorerProcess) -> None:
+        self._processes.remove(process)
+        process.end()
+
+    def _hold_long(self) -> None:
+        """See the module."""
+        usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._mean_ms / 1000)
+        if self._num_replies < _KNOWN:
+            usual_s = max(usual_s, _UNKNOWN_S)
+        for process in self._processes:
+            first_s = 0.0 if process.num_answered else self._first_ms / 1000
+            if not process.is_held and not process.ended and process.is_late(usual_s=max(usual_s, first_s)):
+                self._backlog.extendleft(reversed(process.hold()))
 
     def _exchange(self, wait_s: float) -> list[Finished]:
         """Write and read what is possible, waiting at most so long for something."""
@@ -188,14 +243,21 @@ class ProcessPool:
             yield from self._died(process)
 
     def _replied(self, process: ScorerProcess, reply: wire.Reply) -> Iterator[Finished]:
+        if process.was_withdrawn(reply.number):
+            return
+        is_first = process.num_answered == 0
         job = process.answered(reply.number)
+        if process.is_held:
+            process.let_go()
         verdicts, trouble = reply.answer.verdicts, reply.answer.trouble
         if job is None or (trouble is None and len(verdicts) != len(job.items)):
             process.ended = f"it answered job {reply.number} with {len(verdicts)} verdicts"
             if job is not None:
                 yield Finished(job=job, answer=Answer(trouble=verdict.process_died(process.ended)))
             return
+        self._num_replies += 1
         self._mean_ms += (reply.answer.duration_ms - self._mean_ms) / 16
+        self._first_ms = max(self._first_ms, reply.answer.duration_ms) if is_first else self._first_ms
         yield Finished(job=job, answer=reply.answer)
 
     def _died(self, process: ScorerProcess) -> Iterator[Finished]:
@@ -240,6 +302,11 @@ class ProcessPool:
         self._backlog.extendleft(reversed(rest))
         if process.ready is not None:
             self._on_lost(trouble.said, lost)
-            self._processes.append(ScorerProcess(self._begin))
+            if not self._is_full():
+                self._start_one()
         for job in lost:
             yield Finished(job=job, answer=Answer(trouble=trouble))
+
+
+def _takes_jobs(process: ScorerProcess) -> bool:
+    return not (process.is_exclusive or process.is_held or process.is_spent or process.ended)

@@ -5,7 +5,8 @@ its consumer group has committed up to there; several of one name share the work
 Data in and out: Sample records in; Reward records on `shadow-rewards` out, and a `Rescored` for people.
 Invariants: it never enters the training signal. The consumer group belongs to the reward's name and to what its plug-in
 is (source or version, and options): killed and started again it goes on, with a changed plug-in it begins anew.
-It takes many samples at a time; the command runs it at the lowest priority.
+It takes many samples at a time; the command runs it at the lowest priority, and while others want the processors it
+pauses now and then, as what it asks of the broker has no priority.
 Failure: as of `RewardStage`; `SettingsError` for a reward that is trained on; `PluginError` when the breaker opens, as
 nobody waits for the plug-in to mend itself.
 """
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from consumers.rewards.breaker import BreakerState
+from consumers.rewards.crowd import Crowd
 from consumers.rewards.scoring import Scored
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
@@ -78,6 +80,7 @@ class RescoreStage(RewardStage):
         self._look_s = self._ended_s = 0.0
         self._said_s = self._settled_s = context.clock.monotonic()
         self._held: list[Scored] = []
+        self._crowd = Crowd(self._said_s)
         self._num_scored = 0
 
     @property
@@ -101,6 +104,9 @@ class RescoreStage(RewardStage):
         super().turn()
         self._check_breaker()
         now_s = self._context.clock.monotonic()
+        if pause_s := self._crowd.pause_s(now_s):
+            self._context.stop.wait(pause_s)
+            self._context.metrics.count("rescore_paused_s", pause_s)
         num_scored = sum(self.num_scored)
         if self._began_s is None and (self._queue.num_in_flight > 0 or num_scored > 0):
             self._began_s = before_s

@@ -2,8 +2,10 @@
 
 Role: starts, feeds, reads, times and ends a `consumers.rewards.worker`.
 Data in: jobs; data out: what the process says.
-Invariants: no call waits, but `end` for at most `_REAP_S`; the time of a job begins when the process can begin it; the
-process leads a group of its own, so what it started in it ends with it. It prints to where this process prints.
+Invariants: no call waits, but `end` for its grace; the time of a job begins when the process can begin it; the process
+leads a group of its own, so what it started in it ends with it. It prints to where this process prints.
+A process that is *held* by a call takes the processor time that others leave, and what it waits for its turn by that
+does not count as time of the call, up to `_MOST_STRETCH` times the limit.
 Failure: a process that died, or said what cannot be read, shows as `ended`; `PluginError` when none can be started.
 """
 
@@ -11,24 +13,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from consumers.rewards import wire
+from consumers.rewards.forking import Forked, ForkServer
 from consumers.rewards.pool import Job
-from pipeline.credentials import public_environment
+from pipeline.priority import LOWEST, session_nice, set_idle, set_session_nice, waited_s
 from schemas.errors import PluginError
 
 _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
 _READ_BYTES = 256 * 1024
-_REAP_S = 5.0
 _END_S = 0.5  # between the end of its pipe and its own
 _LOOK_S = 0.005
+_MOST_STRETCH = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ScorerProcess:
         PluginError: the system does not let us.
     """
 
-    def __init__(self, begin: wire.Begin) -> None:
+    def __init__(self, begin: wire.Begin, *, server: ForkServer) -> None:
         self.jobs: dict[int, Sent] = {}  # by number, in the order they were sent
         self.ready: wire.Ready | None = None
         self.ended = ""  # how, once it has
@@ -55,7 +55,16 @@ class ScorerProcess:
         self._freed_s = self.began_s  # when it could begin its first job
         self._out = bytearray(wire.frame(wire.encode_begin(begin)))
         self._in = bytearray()
-        self._process, self.jobs_fd, self.said_fd = _start()
+        self.num_answered = 0
+        self.is_held = False  # by a call that takes much longer than others
+        self.is_spent = False  # to be ended as soon as may be
+        self._withdrawn: set[int] = set()  # jobs in its pipe that another one has now
+        self._waited_s: float | None = None  # of its turn, when its call began to be watched
+        self._watched: int | None = None  # the call that is watched
+        self._policy: int | None = None  # before it stood back
+        self._session_nice: int | None = None
+        self._server = server
+        self._forked, self.jobs_fd, self.said_fd = _open_pipes(server)
 
     @property
     def has_to_write(self) -> bool:
@@ -86,7 +95,7 @@ class ScorerProcess:
             except BlockingIOError:
                 return
             if not data:
-                self.ended = _how_it_ended(self._process.pid)
+                self.ended = self._how_it_ended()
                 return
             self._in += data
             try:
@@ -99,56 +108,109 @@ class ScorerProcess:
         """A reply came: the job leaves; None when it does not have that job."""
         sent = self.jobs.pop(number, None)
         self._freed_s = time.monotonic()
+        self.num_answered += 1
+        self._watched = None
         self.is_exclusive = self.is_exclusive and bool(self.jobs)
         return None if sent is None else sent.job
 
+    @property
+    def is_async(self) -> bool:
+        """Whether it has many jobs at a time."""
+        return self.ready is not None and self.ready.is_async
+
+    @property
+    def busy_s(self) -> float:
+        """Since when its first job runs; one at a time, in order. 0 without any."""
+        first = next(iter(self.jobs.values()), None)
+        return 0.0 if first is None else time.monotonic() - max(first.sent_s, self._freed_s)
+
+    def is_late(self, *, usual_s: float) -> bool:
+        """Whether its call takes longer than twice what is given, without what it waited for its turn meanwhile."""
+        first = next(iter(self.jobs), None)
+        if first is None or self.is_async or self.busy_s < usual_s:
+            return False
+        if self._watched != first:
+            self._watched, self._waited_s = first, waited_s(self._forked.pid)
+        return self._charged_s() >= 2 * usual_s
+
+    def hold(self) -> list[Job]:
+        """Stand back from now on. Returns the jobs behind the one that runs: somebody else has to do them."""
+        self.is_held = True
+        pid = self._forked.pid
+        with suppress(OSError):
+            policy = os.sched_getscheduler(pid)
+            self._policy = policy if policy != os.SCHED_IDLE and set_idle(True, pid=pid) else None
+        nice = session_nice(pid)
+        self._session_nice = nice if nice is not None and set_session_nice(LOWEST, pid=pid) else None
+        behind = list(self.jobs)[1:]
+        self._withdrawn.update(behind)
+        return [self.jobs.pop(number).job for number in behind]
+
+    def let_go(self) -> None:
+        """The call that held it has returned. It is spent unless it is as before: with an empty pipe and its share."""
+        self.is_held = False
+        pid = self._forked.pid
+        is_back = self._policy is None or set_idle(False, pid=pid)
+        is_back = is_back and (self._session_nice is None or set_session_nice(self._session_nice, pid=pid))
+        self.is_spent = not is_back or bool(self._withdrawn)
+
+    def was_withdrawn(self, number: int) -> bool:
+        """Whether a reply is to a job that another process has now."""
+        return number in self._withdrawn
+
     def overdue(self, *, limit_s: float) -> list[int]:
         """Numbers of jobs that have run for longer than the limit."""
-        latest_s = time.monotonic() - limit_s
-        if self.ready is not None and self.ready.is_async:
+        if self.is_async:
+            latest_s = time.monotonic() - limit_s
             return [number for number, sent in self.jobs.items() if sent.sent_s < latest_s]
-        first = next(iter(self.jobs), None)  # one at a time, in order
-        if first is None or max(self.jobs[first].sent_s, self._freed_s) >= latest_s:
+        first = next(iter(self.jobs), None)
+        if first is None or self.busy_s <= limit_s:
             return []
-        return [first]
+        return [first] if self._charged_s() > limit_s or self.busy_s > _MOST_STRETCH * limit_s else []
 
     def end(self, *, grace_s: float = 0.0) -> None:
         """Close its pipes, and kill it with what it started unless it ends within the grace."""
         for fd in (self.jobs_fd, self.said_fd):
             os.close(fd)
         if grace_s > 0:
-            _wait_ended(self._process.pid, limit_s=grace_s)
-        with suppress(ProcessLookupError):  # it, and all it started, have ended
-            os.killpg(self._process.pid, signal.SIGKILL)  # not reaped yet, so nobody else has the number
-        with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it ends when that lets it
-            self._process.wait(_REAP_S)
+            self._wait_ended(limit_s=grace_s)
+        self._server.kill(self._forked)
+
+    def _charged_s(self) -> float:
+        """How long its first job runs, without what it waited for its turn since it is watched."""
+        if self._waited_s is None or self._watched != next(iter(self.jobs), None):
+            return self.busy_s
+        waited = waited_s(self._forked.pid)
+        return self.busy_s - (0.0 if waited is None else max(0.0, waited - self._waited_s))
+
+    def _wait_ended(self, *, limit_s: float) -> str:
+        """How it ended; empty when it does not within the limit."""
+        until_s = time.monotonic() + limit_s
+        while not (how := self._server.how_it_ended(self._forked)) and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        return how
+
+    def _how_it_ended(self) -> str:
+        return self._wait_ended(limit_s=_END_S) or "it closed its end of the pipe"
 
 
-def _start() -> tuple[subprocess.Popen[bytes], int, int]:
-    """The process, and our ends of its pipes."""
+def _open_pipes(server: ForkServer) -> tuple[Forked, int, int]:
+    """A process, and our ends of its pipes."""
     jobs_read, jobs_write = os.pipe()
     said_read, said_write = os.pipe()
-    command = [sys.executable, "-P", "-m", "consumers.rewards.worker", str(jobs_read), str(said_write)]
-    paths = os.pathsep.join(path for path in sys.path if path)
     try:
-        process = subprocess.Popen(  # noqa: S603 - our own module
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(jobs_read, said_write),
-            env=public_environment() | {"PYTHONPATH": paths},
-            start_new_session=True,
-        )
-    except OSError as error:
+        forked = server.fork(jobs_fd=jobs_read, said_fd=said_write)
+    except PluginError:
         for fd in (jobs_write, said_read):
             os.close(fd)
-        raise PluginError(f"no process can be started for the plug-in: {error}") from error
+        raise
     finally:
         os.close(jobs_read)
         os.close(said_write)
     for fd in (jobs_write, said_read):
         os.set_blocking(fd, False)
         _widen(fd)
-    return process, jobs_write, said_read
+    return forked, jobs_write, said_read
 
 
 def _widen(fd: int) -> None:
@@ -156,22 +218,3 @@ def _widen(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError:  # the user's pipes hold all they may
         return
-
-
-def _wait_ended(pid: int, *, limit_s: float) -> bool:
-    """Whether a child ends within the limit; it is not reaped."""
-    until_s = time.monotonic() + limit_s
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= until_s:
-            return False
-        time.sleep(_LOOK_S)
-    return True
-
-
-def _how_it_ended(pid: int) -> str:
-    if not _wait_ended(pid, limit_s=_END_S):
-        return "it closed its end of the pipe"
-    seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    if seen is None or seen.si_code == os.CLD_EXITED:
-        return f"the process ended with code {0 if seen is None else seen.si_status}"
-    return f"the process was ended by {signal.Signals(seen.si_status).name}"

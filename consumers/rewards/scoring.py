@@ -66,6 +66,15 @@ class Scoring:
         """Samples the plug-in has."""
         return sum(len(job.items) for job in self._running)
 
+    @property
+    def num_held(self) -> int:
+        """Processes that a long call holds."""
+        return self._pool.num_held
+
+    def is_short(self) -> bool:
+        """Whether samples wait because of those."""
+        return self._pool.is_short()
+
     def has_work_to_finish(self) -> bool:
         """Whether there are samples that an orderly stop waits for: not those stuck, held or between two tries."""
         if any(not item.reported_stuck and not item.abandoned for job in self._running for item in job.items):

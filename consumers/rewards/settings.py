@@ -78,6 +78,13 @@ class RewardSettings(Replicated):
         description="Processes or threads that score, started when there is work; each process loads the "
         "plug-in. An async plug-in scores max_in_flight samples at a time with them.",
     )
+    held_workers: int = Field(
+        default=16,
+        ge=0,
+        le=1024,
+        description="Most further processes started while calls that take much longer than others hold theirs, "
+        "so that the other samples go on; 0: none. None are for a plug-in that states max_workers.",
+    )
     timeout_s: Seconds = Field(
         default=120.0, description="Longest time of a call of the plug-in; threads without async cannot keep to it."
     )

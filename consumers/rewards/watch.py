@@ -18,6 +18,7 @@ from consumers.rewards.settings import RewardSettings
 from pipeline.stage import TURN_S, StageContext
 
 STUCK_CHECK_S = 0.5
+SHORT_S = 60.0  # between two notices of the same shortage
 PACE_S = 2.0  # what rate, time and failure share are taken over
 _TEXT_CHARS = 200  # of a plug-in's error in a line for people
 _SAID = {
@@ -40,6 +41,7 @@ class Watch:
         self._failures: deque[str] = deque(maxlen=settings.breaker_window)  # the newest, as Reward records say them
         self._busy_s = self._checked_s = self._paced_s = context.clock.monotonic()
         self._meter = PaceMeter(self._busy_s)
+        self._short_s: float | None = None  # when it was told
 
     def begin(self) -> None:
         """The plug-in is loaded and samples may come."""
@@ -82,6 +84,8 @@ class Watch:
             self._checked_s = now_s
             for taken in scoring.stuck():
                 self._tell_stuck(taken, now_s=now_s)
+            self._context.metrics.gauge("scorers_held", scoring.num_held)
+            self._tell_short(scoring, now_s=now_s)
         self._show_phase(scoring, now_s=now_s)
         if now_s >= self._paced_s + PACE_S:
             self._paced_s = now_s
@@ -135,6 +139,18 @@ class Watch:
             group=sample.group,
             member=sample.member,
             waited_s=waited_s,
+        )
+
+    def _tell_short(self, scoring: Scoring, *, now_s: float) -> None:
+        if not scoring.is_short() or (self._short_s is not None and now_s < self._short_s + SHORT_S):
+            return
+        self._short_s = now_s
+        text = (
+            f"reward {self._name}: samples wait, as {scoring.num_held} calls take much longer than others and hold "
+            "the processes that may be started"
+        )
+        self._context.events.notice(
+            "scorers_held", details={"reward": self._name, "text": text}, num_held=float(scoring.num_held)
         )
 
     def _show_phase(self, scoring: Scoring, *, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A process that scores: `python -m consumers.rewards.worker JOBS_FD SAID_FD`, started by `scorer_process`.
+"""What a process that scores does; `fork_server` makes it.
 
 Role: the other side of the pipes of `consumers.rewards.wire`; runs the plug-in on its main thread, async ones on an
 event loop there.
@@ -14,7 +14,6 @@ import asyncio
 import ctypes
 import os
 import signal
-import sys
 from typing import BinaryIO, cast
 
 from consumers.rewards import wire
@@ -30,7 +29,7 @@ _CLOSE_S = 0.3  # for what the plug-in does at its end; less than its starter wa
 def main(jobs_fd: int, said_fd: int) -> int:
     """Serve until the other side closes its end."""
     with open(jobs_fd, "rb") as jobs, open(said_fd, "wb", buffering=0) as said:
-        _end_with_starter()
+        end_with_starter()
         first = _read_frame(jobs)
         if first is None:
             return 0
@@ -109,7 +108,7 @@ def _say(said: BinaryIO, what: wire.Said) -> None:
         view = view[said.write(view) :]
 
 
-def _end_with_starter() -> None:
+def end_with_starter() -> None:
     """Be killed when the starter is gone; one that is gone by now shows as the end of the jobs."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -120,7 +119,3 @@ def _restore_python_path(given: str | None) -> None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = given
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,8 +1,8 @@
 """The policy `reactive`: replicas by watermarks on who waits for whom, besides all that `static` does.
 
 Role: a policy that needs no model of the run. Rollouts: one more while the learner waits for data, the engines are busy
-and there are prompts that none of them has taken up; one less while nobody waits and slots are empty. Rewards: by their
-lag in seconds, and by the share of time that they score.
+and there are prompts that none of them has taken up; one less while nobody waits and slots are empty. Rewards, and
+the reference model: by their lag in seconds, and by the share of time that they score.
 Invariants: see `consumers.scheduler.scaling`; between the marks everything stays as it is (hysteresis).
 Failure: none.
 """
@@ -33,7 +33,7 @@ def wishes(snapshot: Snapshot, target: Scalable, *, settings: SchedulerSettings)
         return None  # by lending, or not at all
     if target.target == ROLLOUT:
         return _of_rollouts(snapshot, settings, now=now)
-    return _of_reward(snapshot, settings, group=target.group, now=now)
+    return _of_scorers(snapshot, settings, target=target, now=now)
 
 
 def lending(snapshot: Snapshot, pool: Pool, *, settings: SchedulerSettings) -> Lending | None:
@@ -62,8 +62,10 @@ def _of_rollouts(snapshot: Snapshot, settings: SchedulerSettings, *, now: int) -
     return None
 
 
-def _of_reward(snapshot: Snapshot, settings: SchedulerSettings, *, group: str, now: int) -> Wish | None:
-    lag_s, busy = snapshot.lag_s((group, SAMPLES.name)), snapshot.shares.get((group, "scoring"))
+def _of_scorers(snapshot: Snapshot, settings: SchedulerSettings, *, target: Scalable, now: int) -> Wish | None:
+    """Of a reward, or of the reference model."""
+    lag_s = snapshot.lag_s((target.group, SAMPLES.name), owner=target.owner)
+    busy = snapshot.shares.get((target.owner, "scoring"))
     if lag_s is None or busy is None:
         return None
     assumed = {"lag_s": f"{lag_s:.3g}", "scoring": f"{busy:.2f}"}

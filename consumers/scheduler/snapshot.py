@@ -20,7 +20,7 @@ from topics.catalog import PROMPTS
 
 _REWARD_GAUGE = re.compile(r"reward_weight\{reward=([^,=]+),group=([^,=]+)\}\Z")
 LagKey = tuple[str, str]  # (consumer group, short topic name)
-ROLLOUT, LEARNER = "rollout", "learner"  # stages, and targets of scale commands
+ROLLOUT, LEARNER, REFERENCE = "rollout", "learner", "reference"  # stages, and targets of scale commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Packing:
 class Scalable:
     """Processes of one kind, the number of which may be changed while the run goes on."""
 
-    target: str  # "rollout", "learner" (its ranks), "reward.NAME"
+    target: str  # "rollout", "learner" (its ranks), "reference", "reward.NAME"
     group: str  # consumer group whose members they are; empty: none
     least: int
     most: int
@@ -128,6 +128,11 @@ class Scalable:
     def stage(self) -> str:
         """Their stage."""
         return self.target.partition(".")[0]
+
+    @property
+    def owner(self) -> str:
+        """Whose rates and shares theirs are, as of `owner_of`."""
+        return self.stage if self.target in (ROLLOUT, LEARNER, REFERENCE) else self.group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +231,7 @@ class Snapshot:
 
     def replicas_heard(self, target: Scalable, *, silence_s: float) -> int:
         """Processes of it that were heard lately."""
-        owner = target.stage if target.stage in (ROLLOUT, LEARNER) else target.group
+        owner = target.owner
         return sum(owner in (one.stage, owner_of(one)) and one.age_s(self.now_s) <= silence_s for one in self.instances)
 
     def has_unstarted_prompts(self) -> bool:
@@ -240,10 +245,15 @@ class Snapshot:
         taken = sum(one.gauges.get("prompts_in_flight", 0.0) for one in self.instances)
         return (lag - taken) * self.group_size > free
 
-    def lag_s(self, key: LagKey) -> float | None:
+    def lag_s(self, key: LagKey, *, owner: str | None = None) -> float | None:
         """Seconds that the group needs for its lag at its present rate: infinite when it reads nothing, None when lag
-        or rate is unknown."""
-        lag, rate = self.lag.get(key), self.rates.get((key[0], f"records_read{{topic={key[1]}}}"))
+        or rate is unknown.
+
+        Args:
+            owner: whose rate it is; None: the group's own.
+        """
+        of = key[0] if owner is None else owner
+        lag, rate = self.lag.get(key), self.rates.get((of, f"records_read{{topic={key[1]}}}"))
         if lag is None or rate is None:
             return 0.0 if lag == 0 else None
         return lag / rate if rate > 0 else (math.inf if lag else 0.0)

@@ -26,7 +26,7 @@ from consumers.scheduler.policy import BUILTINS, GROUP, CommandDraft, Policy
 from consumers.scheduler.publish_cost import travel_bytes
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.signals import Signals
-from consumers.scheduler.snapshot import Scalable
+from consumers.scheduler.snapshot import REFERENCE, Scalable
 from consumers.scheduler.standing import StandingCommands
 from consumers.scheduler.topology import TopologySettings, placed
 from pipeline.history import LedgerView
@@ -198,6 +198,7 @@ class SchedulerStage:
         wanted: list[tuple[str, Topic]] = [(group, SAMPLES) for group in self._signals.reward_groups()]
         if self._settings.pack_below is not None or any(target.target == "rollout" for target in self._fleet):
             wanted.append((rollout_group(self._context.run.name), PROMPTS))
+        wanted += [(target.group, SAMPLES) for target in self._fleet if target.target == REFERENCE]
         self._lag.refresh(wanted)
         for (group, topic), lag in self._lag.latest().items():
             if lag is None:

@@ -58,7 +58,7 @@ def _needed(snapshot: Snapshot, target: Scalable) -> float | None:
     """Replicas that would just do; None: not known."""
     if target.target == ROLLOUT:
         return _rollouts(snapshot)
-    return _ranks(snapshot, target) if target.target == LEARNER else _replicas(snapshot, group=target.group)
+    return _ranks(snapshot, target) if target.target == LEARNER else _replicas(snapshot, owner=target.owner)
 
 
 def _rollouts(snapshot: Snapshot) -> float | None:
@@ -88,13 +88,13 @@ def _ranks(snapshot: Snapshot, target: Scalable) -> float | None:
     return model.parallel_s / left_s if left_s > 0 else math.inf
 
 
-def _replicas(snapshot: Snapshot, *, group: str) -> float | None:
-    """Replicas of a reward that score what is made."""
+def _replicas(snapshot: Snapshot, *, owner: str) -> float | None:
+    """Replicas of a reward, or of the reference model, that score what is made."""
     made, scored = (
         snapshot.rates.get(SAMPLES_MADE),
-        snapshot.rates.get((group, f"records_read{{topic={SAMPLES.name}}}")),
+        snapshot.rates.get((owner, f"records_read{{topic={SAMPLES.name}}}")),
     )
-    busy, num_heard = snapshot.shares.get((group, "scoring")), snapshot.num_heard(group)
+    busy, num_heard = snapshot.shares.get((owner, "scoring")), snapshot.num_heard(owner)
     if made is None or scored is None or busy is None or not num_heard:
         return None
     each_s = scored / num_heard / max(busy, LEAST_USE)

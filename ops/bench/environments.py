@@ -1,10 +1,11 @@
-"""`rlweave bench environments`: trajectories that wait for a slow tool, parked against held.
+"""`rlweave bench environments`: trajectories that wait for a slow tool, parked against held; learning by steps.
 
 Order: one engine after the other, opened anew: `held` keeps the slot of a trajectory while its tool works, `parked`
 gives it to others. The rest is the real thing: `producers.rollout`'s generator and episodes over a real engine, an
 environment in its event loop, groups taken on as a rollout producer takes them.
 What is measured, after a warm-up: sequences in the engine, trajectories in flight and parked, own tokens and turns per
 second, and tokens of earlier turns that the engine had to compute again, per turn. The same seeds in both.
+Then (`ops.bench.acting`) a tiny model learns to guess a number with an advantage per trajectory, and with one per step.
 Failure: an `RlweaveError` of the engine goes through.
 """
 
@@ -14,23 +15,27 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 
+from consumers.learner.loss_settings import AlgorithmName
 from ops.bench import result
+from ops.bench.acting import Arena, Curve
 from ops.bench.admission import SHAPE, sharp_state
+from ops.run_file import load_run_file
 from pipeline.engines.backends import BackendSettings, open_backend
 from pipeline.engines.base import Engine
 from pipeline.engines.tiny import CHARACTERS, make_tiny_model
 from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.environments.base import Action, Observation, Task
+from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.environments.settings import EnvironmentSettings
 from pipeline.settings import ModelSettings, RunSettings
 from pipeline.stage import StageContext, make_context
-from producers.rollout.episodes import Episodes, open_episodes
 from producers.rollout.generator import Generator
 from schemas.records import PromptGroup, SamplingParams, Version
 from topics.clock import Deadline, SystemClock
@@ -41,6 +46,7 @@ PROMPT_TOKENS, TURN_TOKENS, TOOL_TOKENS = 128, 48, 32
 TURNS = 4
 CONTEXT_TOKENS = 512
 HELD, PARKED = "held", "parked"
+ALGORITHMS: tuple[AlgorithmName, ...] = ("grpo", "step_grpo")
 _NEVER_S = 1e6
 _END_LIMIT_S = 60.0
 _RUN = "bench"
@@ -82,11 +88,12 @@ class EnvironmentsSize:
     max_parked: int = 256
     warm_s: float = 15.0
     over_s: float = 45.0
+    learn_steps: int = 40
 
     @classmethod
     def quick(cls) -> EnvironmentsSize:
         """Enough to see that it works."""
-        return cls(latency_s=1.0, slots=16, max_parked=64, warm_s=3.0, over_s=8.0)
+        return cls(latency_s=1.0, slots=16, max_parked=64, warm_s=3.0, over_s=8.0, learn_steps=3)
 
 
 @dataclass
@@ -120,7 +127,20 @@ def bench_environments(size: EnvironmentsSize, *, engine: str, say: Callable[[st
                 opened.load(Version(lineage=1, step=0), state)
                 found[way] = Work(opened, way=way, size=size, folder=Path(folder)).run()
             say(f"{way}: {statistics.fmean(found[way].running):.1f} sequences in the engine")
-    return result_of(size, found, engine=engine, noise=noise)
+        curves = learned(Path(folder), num_steps=size.learn_steps, say=say)
+    return result_of(size, found, curves=curves, engine=engine, noise=noise)
+
+
+def learned(folder: Path, *, num_steps: int, say: Callable[[str], None]) -> list[Curve]:
+    """The demo `guess`, from the same cloned weights with each kind of advantage."""
+    run_file = load_run_file(Path(str(files("ops") / "demo_guess.toml")))
+    arena = Arena(run_file, folder=folder / "guess")
+    curves = []
+    for algorithm in ALGORITHMS:
+        curves.append(arena.learn(algorithm, num_steps=num_steps))
+        start, end = curves[-1].ends()
+        say(f"guess, {algorithm}: reward {start:.3f} -> {end:.3f}")
+    return curves
 
 
 @contextmanager
@@ -218,10 +238,12 @@ def _prompt(number: int) -> PromptGroup:
 
 
 def result_of(
-    size: EnvironmentsSize, found: dict[str, Seen], *, engine: str, noise: result.Noise
+    size: EnvironmentsSize, found: dict[str, Seen], *, curves: Sequence[Curve], engine: str, noise: result.Noise
 ) -> result.BenchResult:
-    """Numbers of both ways."""
+    """Numbers of both ways, and of learning."""
     values: dict[str, result.Number] = {}
+    for curve in curves:
+        values[f"guess_{curve.algorithm}_reward_start"], values[f"guess_{curve.algorithm}_reward_end"] = curve.ends()
     rows = []
     for way, seen in found.items():
         turns = seen.counts["turns_made"]
@@ -247,6 +269,11 @@ def result_of(
             rows=tuple(rows),
         ),
         values=values,
-        notes=("In flight: generating, waiting for a slot, or waiting for the tool.",),
+        notes=("In flight: generating, waiting for a slot, or waiting for the tool.", *map(_said, curves)),
         noise=noise.values(num_repeats=1),
     )
+
+
+def _said(curve: Curve) -> str:
+    start, end = curve.ends()
+    return f"Guessing a number over {len(curve.rewards)} steps with {curve.algorithm}: reward {start:.3f} -> {end:.3f}."

@@ -1,7 +1,8 @@
 """`rlweave bench metrics`: what metrics and events cost, in processor time per 1,000 samples.
 
-Order: (1) servers, or the broker given; (2) pairs of runs of `ops.bench.observed`, with and without, each in a process
-and under a run name of its own, the order within a pair changing from pair to pair; (3) what a single count costs.
+Order: (1) servers, or the broker given, and a short run that is not counted; (2) pairs of runs of `ops.bench.observed`,
+with and without, each in a process and under a run name of its own, the order within a pair changing from pair to pair;
+(3) what a single count costs.
 What is compared: each pair by itself, so that what the machine does meanwhile is in both of its halves.
 Failure: `BenchError` when a run fails, with what it printed.
 """
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import median, quantiles
@@ -81,6 +82,7 @@ def bench_metrics(size: MetricsSize, *, kafka: str | None, state_dir: Path, say:
     noise = Noise()
     pairs: list[Pair] = []
     with broker(kafka, state_dir=state_dir) as bootstrap:  # (1)
+        _run(replace(size, first_step=1, num_steps=1), side="with", bootstrap=bootstrap)
         for number in range(size.num_pairs):  # (2)
             sides = {side: _run(size, side=side, bootstrap=bootstrap) for side in _order(number)}
             pairs.append(Pair(told=sides["with"], mute=sides["without"]))
@@ -137,7 +139,16 @@ def _order(number: int) -> tuple[str, str]:
 
 
 def _run(size: MetricsSize, *, side: str, bootstrap: str) -> Observed:
-    """One run, its topics and files removed afterwards."""
+    """One run; another one in its place when it fails, since a broker that has just started may let a stage wait for
+    too long."""
+    try:
+        return _run_once(size, side=side, bootstrap=bootstrap)
+    except BenchError:
+        return _run_once(size, side=side, bootstrap=bootstrap)
+
+
+def _run_once(size: MetricsSize, *, side: str, bootstrap: str) -> Observed:
+    """Its topics and files are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="rlweave-bench-") as folder:
         run_file = _run_file(Path(folder), bootstrap=bootstrap)
         log = open_log(run_file)

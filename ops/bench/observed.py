@@ -6,15 +6,16 @@ the demo's model. `with`: as it is by default, a heartbeat a second, and the exp
 Invariants: the processor time is that of the whole process, the Kafka client's threads included, between two steps of
 the learner, so neither start nor end is in it; engines fetch versions by themselves on both sides, as a scheduler
 without events decides nothing.
-Failure: `DeadlineExceeded` when the learner stands still.
+Failure: `StageEnded` when a stage ends before its time, `DeadlineExceeded` when the learner stands still.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from pipeline.engines.backends import BackendSettings, open_backend
 from pipeline.events import Events
 from pipeline.metrics import Metrics
 from pipeline.stage import Stage, StageContext, live
+from schemas.errors import RlweaveError
 from topics.catalog import EVENTS
 from topics.clock import Deadline
 from topics.log import Metered, WriterSettings
@@ -39,6 +41,10 @@ SCRAPE_S = 5.0
 _STAGES = ("peer", "prompts", "rollout", "reward", "learner")
 _LOOK_S = 0.02
 _LIMIT_S = 600.0
+
+
+class StageEnded(RlweaveError):
+    """A stage ended before its time; it said why on stderr."""
 
 
 class NoMetrics(Metrics):
@@ -111,9 +117,9 @@ def observe(task: ObservedTask) -> Observed:
     threads = [_start(stages[name], context) for name, context in contexts.items()]
     scraping = _Scrapes(list(contexts.values())) if task.side == "with" else None
     learner = contexts["learner"]
-    _until(task.first_step, learner)
+    _until(task.first_step, learner, threads=threads, scraping=scraping)
     began_s, began_cpu_s, before = time.monotonic(), time.process_time(), _told(contexts)
-    _until(task.first_step + task.num_steps, learner, scraping=scraping)
+    _until(task.first_step + task.num_steps, learner, threads=threads, scraping=scraping)
     spent_s, cpu_s, after = time.monotonic() - began_s, time.process_time() - began_cpu_s, _told(contexts)
     for context in contexts.values():
         context.stop.request("measured")
@@ -167,10 +173,13 @@ def _start(stage: Stage, context: StageContext) -> threading.Thread:
     return thread
 
 
-def _until(step: int, learner: StageContext, *, scraping: _Scrapes | None = None) -> None:
+def _until(step: int, learner: StageContext, *, threads: Sequence[threading.Thread], scraping: _Scrapes | None) -> None:
     deadline = Deadline.after(_LIMIT_S)
     while learner.events.version is None or learner.events.version.step < step:
         deadline.check(f"step {step} of the learner")
+        gone = [thread.name for thread in threads if not thread.is_alive()]
+        if gone:
+            raise StageEnded(f"{', '.join(gone)} ended before step {step} of the learner")
         if scraping is not None:
             scraping.look()
         time.sleep(_LOOK_S)
@@ -182,7 +191,20 @@ def _told(contexts: Mapping[str, StageContext]) -> int:
     return sum(each.get(EVENTS.name, 0) for each in written)
 
 
-if __name__ == "__main__":
+def main(task: ObservedTask) -> int:
+    """Measure, print, and give the exit code."""
     calm_collector()
-    sys.stdout.buffer.write(orjson.dumps(observe(ObservedTask(**orjson.loads(sys.argv[1])))))
+    try:
+        found = observe(task)
+    except RlweaveError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 1
+    sys.stdout.write(orjson.dumps(found).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(ObservedTask(**orjson.loads(sys.argv[1])))
     sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # stages that were left where they were have threads that the interpreter would wait for

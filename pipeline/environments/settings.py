@@ -7,6 +7,8 @@ from pydantic import Field
 from pipeline.environments.base import OptionValue
 from pipeline.settings import PositiveInt, Seconds, Section
 
+_SHARE_OF_DEADLINE = 0.8  # the rest is for the wait before it begins, and for the reward
+
 
 class EnvironmentSettings(Section):
     """`[environment]`."""
@@ -26,8 +28,17 @@ class EnvironmentSettings(Section):
         description="What the model reads: {text} is what the environment says, around it what a chat model needs.",
     )
     call_limit_s: Seconds = Field(default=60.0, description="Longest time of one call of the environment.")
-    episode_limit_s: Seconds = Field(
-        default=600.0, description="Longest trajectory, generation and further tries included."
+    episode_limit_s: Seconds | None = Field(
+        default=None,
+        description="Longest trajectory, generation and further tries included; absent: 0.8 of run.group_deadline_s, "
+        "after which its group is closed without it.",
+    )
+    retire_s: float = Field(
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time that trajectories of a process that retires have to end; then their groups begin anew in "
+        "other processes.",
     )
     max_retries: int = Field(
         default=2,
@@ -45,3 +56,7 @@ class EnvironmentSettings(Section):
     max_parked: PositiveInt = Field(
         default=512, description="Parked trajectories of a process from which on no prompts are taken."
     )
+
+    def longest_s(self, group_deadline_s: float) -> float:
+        """Longest trajectory of a run whose groups have so much time."""
+        return _SHARE_OF_DEADLINE * group_deadline_s if self.episode_limit_s is None else self.episode_limit_s

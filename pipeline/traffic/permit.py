@@ -56,9 +56,18 @@ def permit_of(rates: Mapping[str, float]) -> Permit:
             raise SettingsError(
                 f"traffic rate {key!r} is {rate:g}; allowed are bytes per second from 0, of a link above 0"
             )
+        if problem := closed_for_ever(key, rate):
+            raise SettingsError(f"traffic rate: {problem}")
         if key not in (LINK, FLOOR):
             parsed[parse_key(key)] = rate
     return Permit(link_bytes_s=rates.get(LINK), floor_bytes_s=rates.get(FLOOR, 0.0), rates=parsed)
+
+
+def closed_for_ever(key: str, rate: float) -> str:
+    """Why a rate of weights cannot be: no engine would ever get a version; empty: it can."""
+    if key != TrafficClass.WEIGHTS or rate > 0:
+        return ""
+    return f"{key} = 0 lets no weights leave, so no engine would ever serve another version; leave it out for no limit"
 
 
 def parse_key(key: str) -> tuple[TrafficClass, str]:

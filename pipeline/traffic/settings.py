@@ -6,13 +6,14 @@ Invariants: frozen; every host reads the same.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import get_args
 
 from pydantic import Field, PositiveFloat, field_validator
 
 from pipeline.settings import Section
 from pipeline.traffic.classes import BACKGROUND, GRADIENT_SYNC, PHASES, Phase, TrafficClass
-from pipeline.traffic.permit import Permit, parse_key
+from pipeline.traffic.permit import Permit, closed_for_ever, parse_key
 from schemas.errors import SettingsError
 
 _ALL_BUT_SYNC: tuple[Phase, ...] = tuple(phase for phase in get_args(Phase) if phase != GRADIENT_SYNC)
@@ -51,8 +52,10 @@ class TrafficSettings(Section):
                 parse_key(key)
             except SettingsError as error:
                 raise ValueError(f"{error.message}; {error.hint}") from error
-            if rate < 0:
-                raise ValueError(f"{key} = {rate:g}: a rate is 0 or more")
+            if not (isfinite(rate) and rate >= 0):
+                raise ValueError(f"{key} = {rate:g}: a rate is a number of bytes per second, 0 or more")
+            if problem := closed_for_ever(key, rate):
+                raise ValueError(problem)
         return value
 
     @property

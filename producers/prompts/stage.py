@@ -88,10 +88,12 @@ class PromptsStage:
         self._writer.start(deadline=deadline)
         self._cursor = recover(context.log, source=self._source, hooks=context.hooks(), deadline=deadline)
         reward_groups = self._settings.source.reward_groups
-        self._curriculum = Curriculum(self._source, run=context.run, reward_groups=reward_groups)
-        self._curriculum.restore(self._cursor.course)
-        if self._cursor.source_changed:
-            context.events.notice("source_changed", details={"source": self._source.name})
+        lineages, at = self._control.ledger.lineages, self._cursor
+        self._curriculum = Curriculum(self._source, run=context.run, lineages=lineages, reward_groups=reward_groups)
+        self._curriculum.restore(at.course, group=at.next_group, index=at.next_index, is_new=at.source_changed)
+        if at.source_changed:
+            details = {"source": self._source.name}
+            context.events.notice("source_changed", details=details, next_index=at.next_index)
         self._curriculum.take(self._control.start(deadline=deadline))
         context.events.notice("recovered", next_group=self._cursor.next_group, next_index=self._cursor.next_index)
         self._report()

@@ -25,11 +25,11 @@ from pipeline.engines.base import (
     GenerationRequest,
     PromptTokens,
 )
+from pipeline.environments.episodes import Ended, Episodes, Failed, Say, task_of
 from pipeline.stage import StageContext
-from producers.rollout.episodes import Ended, Episodes, Failed, Say
 from producers.rollout.groups import Finished, GroupInFlight, Parted
 from producers.rollout.meter import EngineMeter
-from producers.rollout.samples import Attempt, all_failed, task_of
+from producers.rollout.samples import Attempt, all_failed
 from producers.rollout.stitching import unusable
 from schemas.errors import EngineError, RecordInvalid
 from schemas.packed import pack_i32

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from pipeline.engines.base import Generation, GenerationRequest, PromptTokens, kind_of_logprobs
+from pipeline.environments.trajectory import Told
 from producers.rollout.samples import Attempt, completed, failed
 from producers.rollout.stitching import ended_generation, ended_member, joined, open_member, request_of
-from producers.rollout.trajectory import Told
 from schemas.records import Partial, PartialMember, Sample
 
 T = TypeVar("T")  # what the caller acknowledges a prompt with

@@ -9,7 +9,8 @@ is written and (3) confirmed by the broker; (4) only then is the prompt let go o
 so that the next holder of its partition goes on; else kept here, since nothing may be committed past it, until the
 group has an outcome, the taker says that it is written, or `lend_limit_s` is over and it goes on here.
 Invariants: a prompt is acknowledged only when all samples of some attempt are durable, as by `output`; a hint that is
-lost costs work and no sample.
+lost costs work and no sample. What cannot be handed over, as its environment stays where it is, has `anew_s` to end in
+a process that leaves; then its prompts are given back as they came, and others begin anew.
 Failure: `DeliveryError` ends the process, its prompts go to others. A group too large for a record is made afresh.
 """
 
@@ -58,10 +59,18 @@ class HandOverParts:
 
 
 class HandOver:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, parts: HandOverParts, *, context: StageContext, settings: RolloutSettings) -> None:
+    Args:
+        anew_s: for groups in environments; None: there are none.
+    """
+
+    def __init__(
+        self, parts: HandOverParts, *, context: StageContext, settings: RolloutSettings, anew_s: float | None = None
+    ) -> None:
         self._parts = parts
+        self._anew_s = anew_s
+        self._anew_due: Deadline | None = None  # when a process that leaves gives back what others begin anew
         self._context = context
         self._settings = settings
         self._leave_due: Deadline | None = None  # when a process that leaves gives up what it has
@@ -169,12 +178,27 @@ class HandOver:
         self._offers.clear()
         if self._leave_due is None:
             self._leave_due = Deadline.after(self._settings.hand_over_s, clock=self._context.clock)
+        if self._anew_s is not None:
+            self._leave_for_others(self._anew_s)
         if not self._leave_due.expired:
             return
         if self._parts.generator.hands_over:
             self._give_up(dict.fromkeys(self._parts.generator.groups(), ""))
         for group in list(self._lent):
             self._give_back(self._lent.pop(group).envelope)
+
+    def _leave_for_others(self, anew_s: float) -> None:
+        """Give back what is not through in time and cannot be handed over."""
+        if self._anew_due is None:
+            self._anew_due = Deadline.after(anew_s, clock=self._context.clock)
+        groups = self._parts.generator.groups() if self._anew_due.expired else ()
+        for group in groups:
+            ticket = self._parts.generator.drop(group)
+            if not isinstance(ticket, Taken):
+                self._give_back(ticket)
+        if groups:
+            self._context.metrics.count("groups_given_back", len(groups))
+            self._context.events.notice("given_back", num_groups=len(groups), limit_s=anew_s)
 
     def _pack(self) -> None:
         """Obey a pack command, once; not when there is work for our own slots by now."""

@@ -8,13 +8,12 @@ Failure: none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.engines.base import Generation, PromptTokens
-from pipeline.environments.base import Task
-from producers.rollout.trajectory import Told
+from pipeline.environments.trajectory import Told
 from schemas.packed import pack_f32, pack_i32, pack_u8
 from schemas.records import PromptGroup, Sample
 
@@ -27,19 +26,6 @@ class Attempt:
     attempt: str  # unique; all members of the group share it (promise 4)
     producer: str  # instance
     started_unix_ms: int
-
-
-def task_of(prompt: PromptGroup, *, member: int, text: str) -> Task:
-    """What an environment is told of a member; `text` is the prompt as the engine sees it."""
-    return Task(
-        run=prompt.run,
-        group=prompt.group,
-        member=member,
-        prompt=text,
-        answer=prompt.answer,
-        metadata=prompt.metadata,
-        seed=prompt.seed,
-    )
 
 
 def completed(
@@ -81,16 +67,7 @@ def completed(
         started_unix_ms=attempt.started_unix_ms - before_ms,
         finished_unix_ms=unix_ms,
     )
-    if told is None:
-        return sample
-    return replace(
-        sample,
-        loss_mask=told.loss_mask,
-        turns=told.turns,
-        step_rewards=told.step_rewards,
-        environment=told.environment,
-        environment_facts=told.facts,
-    )
+    return sample if told is None else told.on(sample)
 
 
 def failed(attempt: Attempt, *, member: int, reason: str, unix_ms: int) -> Sample:

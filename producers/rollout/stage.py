@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
+from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.environments.settings import EnvironmentSettings
 from pipeline.flow import count_received
 from pipeline.redis_client import RedisClient
@@ -45,7 +46,6 @@ from pipeline.weights.tokens import run_token
 from producers.control import Control
 from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
-from producers.rollout.episodes import Episodes, open_episodes
 from producers.rollout.generator import Generator
 from producers.rollout.handover import HandOver, HandOverParts
 from producers.rollout.meter import count_begun
@@ -154,9 +154,10 @@ class RolloutStage:
 
     def _put_together(self, backend: Backend, queue: WorkQueue, *, writer: Writer) -> _Parts:
         context, settings = self._context, self._settings
-        episodes = None
+        episodes, anew_s = None, None
         if self._setup.environment is not None:
             episodes = open_episodes(self._setup.environment, engine=backend.engine, context=context)
+            anew_s = self._setup.environment.retire_s
         generator = Generator[Ticket](
             backend.engine, context=context, max_failures=settings.max_engine_failures, episodes=episodes
         )
@@ -177,7 +178,7 @@ class RolloutStage:
             episodes=episodes,
             admission=Admission(backend.engine, generator=generator, context=context, settings=settings),
             output=output,
-            handover=HandOver(between, context=context, settings=settings),
+            handover=HandOver(between, context=context, settings=settings, anew_s=anew_s),
             weights=self._weight_sync(backend),
         )
 

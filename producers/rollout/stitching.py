@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from pipeline.engines.base import Generation, GenerationRequest
+from pipeline.version_runs import join_runs
 from schemas.packed import pack_f32, pack_i32
-from schemas.records import Partial, PartialMember, PromptGroup, Sample, Version, VersionRun, birth_version
+from schemas.records import Partial, PartialMember, PromptGroup, Sample, Version, birth_version
 
 _I32, _F32 = np.dtype("<i4"), np.dtype("<f4")
 
@@ -65,16 +66,6 @@ def joined(member: PartialMember, added: Generation) -> Generation:
         logprobs=np.concatenate([np.frombuffer(member.logprobs, _F32), added.logprobs]),
         version_runs=join_runs(member.version_runs, added.version_runs),
     )
-
-
-def join_runs(first: tuple[VersionRun, ...], then: tuple[VersionRun, ...]) -> tuple[VersionRun, ...]:
-    """One list of runs; two that meet and say the same become one."""
-    if not first or not then:
-        return first or then
-    last, following = first[-1], then[0]
-    if replace(last, num_tokens=following.num_tokens) != following:
-        return (*first, *then)
-    return (*first[:-1], replace(last, num_tokens=last.num_tokens + following.num_tokens), *then[1:])
 
 
 def ended_generation(member: PartialMember, *, request_id: str, logprobs_kind: str) -> Generation:

@@ -127,9 +127,9 @@ def test_a_real_scrape_gives_the_right_numbers_and_alerts(prometheus: Prometheus
     )
     for expression, wanted in EXPECTED.items():
         prometheus.until(expression, wanted)
-    for name, wanted in ALERTS.items():
+    for name, firing in ALERTS.items():
         asked = f'max without (alertstate) (ALERTS{{alertname="{name}"}})'  # firing, or pending for its `for`
-        prometheus.until(asked, {labels(alertname=name, **each): 1.0 for each in wanted})
+        prometheus.until(asked, {labels(alertname=name, **each): 1.0 for each in firing})
     check_health(prometheus)
     withdraw(gone)
     prometheus.until('up{instance="learner-0"}', {})

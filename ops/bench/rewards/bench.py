@@ -1,4 +1,5 @@
-"""`rlweave bench rewards`: (1) broken scorers against a clean run, (2) scoring the past beside training.
+"""`rlweave bench rewards`: (1) broken scorers against a clean run, at a pace and at full speed, (2) scoring the past
+beside training.
 
 Data in: `RewardsSize`. Data out: a `BenchResult`.
 Invariants: clean and broken, alone and beside, are of one command on one machine.
@@ -18,7 +19,21 @@ from ops.bench.rewards.faults import NAMES, Account, FaultSize, run_faults
 from ops.bench.rewards.past import PastFound, PastSize, run_past
 from ops.chaos.servers import Servers
 
+NOT_AWAY = tuple(name for name in NAMES if name != "remote")
 WANTED_SHARE = 0.9  # of the clean run's throughput, at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A clean run and a broken one: what became of the samples, by reward."""
+
+    clean: Mapping[str, Account]
+    broken: Mapping[str, Account]
+
+    def share(self, name: str) -> float:
+        """Throughput of the broken run as a share of the clean one's."""
+        clean, broken = self.clean[name].per_s, self.broken[name].per_s
+        return round(broken / clean, 3) if clean else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +62,29 @@ def bench_rewards(size: RewardsSize, *, say: Callable[[str], None]) -> BenchResu
         servers = Servers(folder / "services", brokers=1)
         leaving.callback(servers.close)
         servers.start()
-        clean = run_faults(size.faults, folder=folder, servers=servers, broken=False, say=say)
-        broken = run_faults(size.faults, folder=folder, servers=servers, broken=True, say=say)
+        paced = _both(size, folder=folder, servers=servers, peak=False, say=say)
+        peak = _both(size, folder=folder, servers=servers, peak=True, say=say)
         past = run_past(size.past, folder=folder, servers=servers, say=say)
-    return rewards_result(size, clean=clean, broken=broken, past=past, noise=noise)
+    return rewards_result(size, paced=paced, peak=peak, past=past, noise=noise)
 
 
-def rewards_result(
-    size: RewardsSize,
-    *,
-    clean: Mapping[str, Account],
-    broken: Mapping[str, Account],
-    past: PastFound,
-    noise: Noise,
-) -> BenchResult:
+def _both(size: RewardsSize, *, folder: Path, servers: Servers, peak: bool, say: Callable[[str], None]) -> Compared:
+    clean, broken = (
+        run_faults(size.faults, folder=folder, servers=servers, broken=broken, peak=peak, say=say)
+        for broken in (False, True)
+    )
+    return Compared(clean=clean, broken=broken)
+
+
+def rewards_result(size: RewardsSize, *, paced: Compared, peak: Compared, past: PastFound, noise: Noise) -> BenchResult:
     """The table, the numbers and what they say."""
     values: dict[str, Number] = {}
     for name in NAMES:
-        values |= _values(name, clean[name], broken=broken[name])
-    values["rewards_lowest_share_of_clean"] = min(_share(clean[name], broken[name]) for name in NAMES)
-    values["rewards_all_accounted"] = int(all(broken[name].is_whole for name in NAMES))
+        values |= _values(name, paced) | _peak_values(name, peak)
+    accounts = [*paced.broken.values(), *peak.broken.values()]
+    values["rewards_lowest_share_of_clean"] = min(paced.share(name) for name in NAMES)
+    values["rewards_lowest_peak_share_of_clean"] = min(peak.share(name) for name in NOT_AWAY)
+    values["rewards_all_accounted"] = int(all(one.is_whole for one in accounts))
     values |= {
         "rescore_num_samples": past.rescored,
         "rescore_samples_per_s": round(past.rescore_per_s, 1),
@@ -89,19 +107,18 @@ def rewards_result(
             "broken",
             "p95 s",
             "broken",
+            "per s, clean, at full speed",
+            "broken",
         ),
-        rows=tuple(_row(name, clean[name], broken=broken[name]) for name in NAMES),
+        rows=tuple(_row(name, paced, peak=peak) for name in NAMES),
     )
     return BenchResult(
         name="rewards", table=table, values=values, notes=_notes(size, values), noise=noise.values(num_repeats=1)
     )
 
 
-def _share(clean: Account, broken: Account) -> float:
-    return round(broken.per_s / clean.per_s, 3) if clean.per_s else 0.0
-
-
-def _values(name: str, clean: Account, *, broken: Account) -> dict[str, Number]:
+def _values(name: str, paced: Compared) -> dict[str, Number]:
+    clean, broken = paced.clean[name], paced.broken[name]
     return {
         f"{name}_samples": broken.num_samples,
         f"{name}_values": broken.num_values,
@@ -112,14 +129,28 @@ def _values(name: str, clean: Account, *, broken: Account) -> dict[str, Number]:
         f"{name}_twice": broken.num_twice,
         f"{name}_clean_per_s": round(clean.per_s, 2),
         f"{name}_broken_per_s": round(broken.per_s, 2),
-        f"{name}_share_of_clean": _share(clean, broken),
+        f"{name}_share_of_clean": paced.share(name),
         f"{name}_clean_delay_p95_s": round(clean.delay_p95_s, 3),
         f"{name}_broken_delay_p50_s": round(broken.delay_p50_s, 3),
         f"{name}_broken_delay_p95_s": round(broken.delay_p95_s, 3),
     }
 
 
-def _row(name: str, clean: Account, *, broken: Account) -> tuple[str, ...]:
+def _peak_values(name: str, peak: Compared) -> dict[str, Number]:
+    clean, broken = peak.clean[name], peak.broken[name]
+    return {
+        f"{name}_peak_clean_per_s": round(clean.per_s, 1),
+        f"{name}_peak_broken_per_s": round(broken.per_s, 1),
+        f"{name}_peak_share_of_clean": peak.share(name),
+        f"{name}_peak_failures": broken.failures.total(),
+        f"{name}_peak_missing": broken.num_missing,
+        f"{name}_peak_wrong": broken.num_wrong,
+        f"{name}_peak_zero": broken.num_zero,
+    }
+
+
+def _row(name: str, paced: Compared, *, peak: Compared) -> tuple[str, ...]:
+    clean, broken = paced.clean[name], paced.broken[name]
     words = ", ".join(f"{word} {num}" for word, num in broken.failures.most_common())
     return (
         name,
@@ -132,6 +163,8 @@ def _row(name: str, clean: Account, *, broken: Account) -> tuple[str, ...]:
         f"{broken.per_s:.1f}",
         f"{clean.delay_p95_s:.3f}",
         f"{broken.delay_p95_s:.3f}",
+        rate(peak.clean[name].per_s),
+        rate(peak.broken[name].per_s),
     )
 
 
@@ -145,6 +178,9 @@ def _notes(size: RewardsSize, values: Mapping[str, Number]) -> tuple[str, ...]:
         f"Throughput of what a fault does not spoil: at least {values['rewards_lowest_share_of_clean']} of the clean "
         f"run's (wanted: {WANTED_SHARE:g}). Accounts: "
         f"{whole if values['rewards_all_accounted'] else 'NOT WHOLE, see missing, wrong and zero'}.",
+        f"At full speed ({size.faults.peak_samples} samples at once, {size.faults.peak_work_ms:g} ms of work each, "
+        f"limit {size.faults.peak_timeout_s:g} s): {values['rewards_lowest_peak_share_of_clean']} of the clean run's, "
+        f"but for the remote service, which is away for {size.faults.away_s:g} s of it.",
         f"The past: {values['rescore_num_samples']} samples in one command, {beside} a second beside training, "
         f"{alone} alone.",
         f"Training: {before} samples a second before, {during} beside it, {after} after: {values['trained_share']} of "

@@ -1,7 +1,8 @@
 """Broken scorers beside good ones: the same samples at the same pace, first with nothing broken.
 
-Order: (1) five reward consumers of a run join; (2) samples come at a fixed pace, the remote service is away for a part
-of the time; (3) all is read that the consumers wrote, until every sample has its reward from each or the time is up.
+Order: (1) five reward consumers of a run join; (2) samples come at a fixed pace, or all at once (*at full speed*), the
+remote service is away for a part of the time; (3) all is read that the consumers wrote, until every sample has its
+reward from each or the time is up.
 Data in: `FaultSize`. Data out: per reward what became of the samples, how fast and how late.
 Invariants: throughput counts, in both runs, the samples that a fault does not spoil, from the first one written to the
 last one scored. A delay is from a sample's writing to its scoring, both by this machine's clock.
@@ -36,7 +37,7 @@ from topics.log import Reader, ReaderHooks, ReaderSettings, WriterSettings
 NAMES = ("steady", "hangs", "raises", "nan", "remote")
 _HERE = "ops.bench.rewards.scorers"
 _JOIN_S = 90.0
-_SETTLE_S = 90.0  # for what is left when the last sample was written
+_SETTLE_S = 240.0  # for what is left when the last sample was written
 _POLL_S = 0.05
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 
@@ -53,16 +54,14 @@ class FaultSize:
     samples_per_s: float = 100.0
     away_s: float = 20.0  # the remote service answers 503, from a quarter of the time on
     timeout_s: float = 0.5  # of a call
+    peak_samples: int = 4000  # that come at once
+    peak_timeout_s: float = 2.0
+    peak_work_ms: float = 2.0  # processor time that each sample takes a scorer, as a verifier of mathematics does
 
     @classmethod
     def quick(cls) -> FaultSize:
         """Enough to see that it works."""
-        return cls(seconds=6.0, away_s=1.0)
-
-    @property
-    def num_groups(self) -> int:
-        """Groups in all."""
-        return round(self.seconds * self.samples_per_s / GROUP_SIZE)
+        return cls(seconds=6.0, away_s=1.0, peak_samples=400)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +86,12 @@ class Account:
 
 
 def run_faults(
-    size: FaultSize, *, folder: Path, servers: Servers, broken: bool, say: Callable[[str], None]
+    size: FaultSize, *, folder: Path, servers: Servers, broken: bool, peak: bool, say: Callable[[str], None]
 ) -> dict[str, Account]:
     """See the module.
+
+    Args:
+        peak: the samples come at once.
 
     Raises:
         BenchError: consumers did not join, or ended.
@@ -98,33 +100,48 @@ def run_faults(
         service = Service()
         leaving.callback(service.close)
         service.start()
-        name = f"bench-rewards-{'broken' if broken else 'clean'}"
-        rewards = _rewards(size, url=service.url, broken=broken)
-        run_file = make_run(name, folder=folder, servers=servers, rewards=rewards)
+        kind = f"{'peak-' if peak else ''}{'broken' if broken else 'clean'}"
+        rewards = _rewards(size, url=service.url, broken=broken, peak=peak)
+        run_file = make_run(f"bench-rewards-{kind}", folder=folder, servers=servers, rewards=rewards)
         crew = make_crew(run_file, stages=("reward",), say=lambda _: None)
         leaving.callback(crew.stop, grace_s=20.0)
         crew.start()
-        log = open_log(run_file)
-        reader = log.reader(ReaderSettings(topics=(REWARDS,), instance="bench"), hooks=_HOOKS)
+        reader = open_log(run_file).reader(ReaderSettings(topics=(REWARDS,), instance="bench"), hooks=_HOOKS)
         leaving.callback(reader.close)
         feed = Feed(run_file, size=size)
         leaving.callback(feed.close)
-        feed.write_next()  # (1)
+        feed.write(1)  # (1)
         seen = Seen(reader)
         _until(lambda: seen.num == GROUP_SIZE * len(NAMES), seen=seen, crew=crew, limit_s=_JOIN_S)
-        say(f"{'broken' if broken else 'clean'}: {len(NAMES)} rewards have joined")
-        away = (size.seconds / 4, size.seconds / 4 + size.away_s) if broken else (0.0, 0.0)
-        began_s = time.monotonic()
-        while (passed_s := time.monotonic() - began_s) < size.seconds:  # (2)
-            service.be_away(away[0] <= passed_s < away[1])
-            while feed.num_groups - 1 < passed_s * size.samples_per_s / GROUP_SIZE:
-                feed.write_next()
-            seen.take(_POLL_S)
+        say(f"{kind}: {len(NAMES)} rewards have joined")
+        if peak:
+            _give_at_once(size, feed=feed, seen=seen, service=service, away_s=size.away_s if broken else 0.0)
+        else:
+            _give_paced(size, feed=feed, seen=seen, service=service, away_s=size.away_s if broken else 0.0)
         service.be_away(False)
         wanted = feed.num_groups * GROUP_SIZE * len(NAMES)
         _until(lambda: seen.num >= wanted, seen=seen, crew=crew, limit_s=_SETTLE_S, must=False)  # (3)
         joined = GROUP_SIZE  # the group that showed that all have joined waited for them
         return {one: account_of(one, feed.samples[joined:], rewards=seen.of(one), broken=broken) for one in NAMES}
+
+
+def _give_paced(size: FaultSize, *, feed: Feed, seen: Seen, service: Service, away_s: float) -> None:
+    """(2)"""
+    began_s = time.monotonic()
+    while (passed_s := time.monotonic() - began_s) < size.seconds:
+        service.be_away(size.seconds / 4 <= passed_s < size.seconds / 4 + away_s)
+        due = int(passed_s * size.samples_per_s / GROUP_SIZE) + 2 - feed.num_groups
+        feed.write(max(0, due))
+        seen.take(_POLL_S)
+
+
+def _give_at_once(size: FaultSize, *, feed: Feed, seen: Seen, service: Service, away_s: float) -> None:
+    """(2)"""
+    began_s = time.monotonic()
+    service.be_away(away_s > 0)
+    feed.write(size.peak_samples // GROUP_SIZE)
+    while time.monotonic() < began_s + away_s:
+        seen.take(_POLL_S)
 
 
 class Feed:
@@ -137,15 +154,18 @@ class Feed:
         self.samples: list[Sample] = []
         self.num_groups = 0
 
-    def write_next(self) -> None:
-        """One more group."""
-        now_ms = time.time_ns() // 1_000_000
-        stamped = [replace(sample, finished_unix_ms=now_ms) for sample in next(self._groups)]
-        for sample in stamped:
-            self._writer.write(SAMPLES, sample)
+    def write(self, num_groups: int) -> None:
+        """So many more groups."""
+        if num_groups == 0:
+            return
+        for _ in range(num_groups):
+            now_ms = time.time_ns() // 1_000_000
+            stamped = [replace(sample, finished_unix_ms=now_ms) for sample in next(self._groups)]
+            for sample in stamped:
+                self._writer.write(SAMPLES, sample)
+            self.samples += stamped
         self._writer.flush(deadline=Deadline.after(self._limit_s + 30.0))
-        self.samples += stamped
-        self.num_groups += 1
+        self.num_groups += num_groups
 
     def close(self) -> None:
         """Write no more."""
@@ -219,16 +239,17 @@ def account_of(name: str, samples: list[Sample], *, rewards: list[Reward], broke
     )
 
 
-def _rewards(size: FaultSize, *, url: str, broken: bool) -> dict[str, dict[str, Toml]]:
+def _rewards(size: FaultSize, *, url: str, broken: bool, peak: bool) -> dict[str, dict[str, Toml]]:
     """Sections of the run file."""
-    return dict(_sections(size, url=url, broken=broken))
+    return dict(_sections(size, url=url, broken=broken, peak=peak))
 
 
-def _sections(size: FaultSize, *, url: str, broken: bool) -> Iterator[tuple[str, dict[str, Toml]]]:
-    common: dict[str, Toml] = {"timeout_s": size.timeout_s, "timeout_retries": 0}
-    yield "steady", {"plugin": f"{_HERE}:steady", **common}
+def _sections(size: FaultSize, *, url: str, broken: bool, peak: bool) -> Iterator[tuple[str, dict[str, Toml]]]:
+    common: dict[str, Toml] = {"timeout_s": size.peak_timeout_s if peak else size.timeout_s, "timeout_retries": 0}
+    work: dict[str, Toml] = {"work_ms": size.peak_work_ms if peak else 0.0}
+    yield "steady", {"plugin": f"{_HERE}:steady", "options": work, **common}
     for name in ("hangs", "raises", "nan"):
-        yield name, {"plugin": f"{_HERE}:{name}", "options": {"broken": broken}, **common}
+        yield name, {"plugin": f"{_HERE}:{name}", "options": {"broken": broken, **work}, **common}
     yield "remote", {"plugin": "remote_http", "options": {"url": url}, "retry_backoff_max_s": 2.0, "retries": 60}
 
 

@@ -43,7 +43,15 @@ def test_the_defaults_work_without_a_warning(tmp_path: Path) -> None:
         (["rewards.sum.weight=0", "rewards.sum.gate_above=0"], ["all are gates of weight 0"]),
         (
             ["environment.plugin=guess", "evaluation.e.plugin=environment", 'evaluation.e.source.files=["a"]'],
-            ["evaluation.e.plugin = environment", "of one turn"],
+            ["evaluation.e.plugin = environment", "no [evaluation.e.environment]"],
+        ),
+        (
+            ["environment.plugin=guess", "environment.episode_limit_s=130"],
+            ["environment.episode_limit_s = 130", "run.group_deadline_s = 120"],
+        ),
+        (
+            ["environment.plugin=guess", "environment.episode_limit_s=700", "run.group_deadline_s=800"],
+            ["environment.episode_limit_s = 700", "learner.silent_end_s = 600"],
         ),
         (["environment.plugin=guess", "learner.buffer_bytes=8000000"], ["learner.buffer_bytes = 8000000", "13369344"]),
         (["learner.cloning.num_steps=5"], ["learner.cloning.source is not set"]),
@@ -60,6 +68,11 @@ def test_what_cannot_work_is_refused_with_both_settings(tmp_path: Path, override
     with pytest.raises(SettingsError) as caught:
         check_run(run_file(tmp_path, *overrides))
     assert all(part in caught.value.message for part in parts), caught.value.message
+
+
+def test_a_rollout_that_retires_has_time_to_give_its_groups_back(tmp_path: Path) -> None:
+    (warning,) = check_run(run_file(tmp_path, "environment.plugin=guess", "environment.retire_s=60"))
+    assert "environment.retire_s = 60" in warning
 
 
 @pytest.mark.parametrize("task", TASKS)

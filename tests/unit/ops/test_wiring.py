@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reference.settings import reference_group
 from consumers.scheduler.stage import SchedulerStage
 from ops.run_stage import StageRequest, context_of, labels_of
 from ops.supervisor.processes import Program
@@ -52,8 +53,22 @@ def test_a_reference_model_is_a_process_where_the_run_file_has_one(tmp_path: Pat
     assert of() == []
     assert of("reference={}") == ["reference"]
     assert of("reference.replicas=2") == ["reference-0", "reference-1"]
+    scaled = run_file(tmp_path, "reference.max_replicas=2", 'redis.url="none"')
+    made = [each for each in programs(scaled, settings_file=tmp_path) if each.stage == "reference"]
+    assert [(each.name, each.target, each.spare) for each in made] == [
+        ("reference-0", "reference", False),
+        ("reference-1", "reference", True),
+    ]
+    log = MemoryLog(run="r", data_partitions=2)
+    scheduler = build_stage(
+        StageChoice(stage="scheduler"), scaled, context=make_context(log, run=scaled.run, stage="scheduler")
+    )
+    assert isinstance(scheduler, SchedulerStage)
+    assert [(each.target, each.group, each.most) for each in scheduler._fleet] == [
+        ("reference", reference_group(scaled.run.name), 2)
+    ]
     settings = run_file(tmp_path, 'redis.url="none"')
-    context = make_context(MemoryLog(run="r", data_partitions=2), run=settings.run, stage="reference")
+    context = make_context(log, run=settings.run, stage="reference")
     with pytest.raises(SettingsError, match="no reference model"):
         build_stage(StageChoice(stage="reference"), settings, context=context)
 

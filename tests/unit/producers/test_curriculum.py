@@ -199,3 +199,16 @@ def test_a_stage_by_reward_begins_when_its_own_groups_reached_it_and_is_kept_by_
     later = groups(world)
     assert [each.group for each in later] == list(range(len(later)))
     assert {each.metadata["part"] for each in later[15:]} == {"hard"}, "a stage never comes back"
+
+
+def test_outcomes_of_a_branch_that_was_given_up_do_not_count(world: World, tmp_path: Path) -> None:
+    settings = mix(tmp_path, {"weights": {"easy": 1}, "until_reward": 0.5}, {"weights": {"hard": 1}}, reward_groups=4)
+    stage = producer(world, settings)
+    for _ in range(3):
+        stage.turn()
+    train(world, stage, 0, 1, 2, value=0.9)
+    world.lineage(2, parent=1, branch_step=0)  # these three were of step 1
+    world.publish(2, 0)
+    for each in (stage, producer(world, settings)):
+        train(world, each, 3, value=0.9)
+        assert {each.metadata["part"] for each in groups(world)} == {"easy"}, "of four groups none counts"

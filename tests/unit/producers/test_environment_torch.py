@@ -13,10 +13,10 @@ from pipeline.engines.model_dir import load_model
 from pipeline.engines.settings import TorchEngineSettings
 from pipeline.engines.tiny import make_tiny_model
 from pipeline.engines.torch_engine import open_torch_engine
+from pipeline.environments.episodes import open_episodes
 from pipeline.environments.settings import EnvironmentSettings
 from pipeline.settings import RunSettings
 from pipeline.stage import make_context
-from producers.rollout.episodes import open_episodes
 from producers.rollout.generator import Generator
 from schemas.packed import unpack_i32, unpack_u8
 from schemas.records import PromptGroup, Sample, SamplingParams, Version

@@ -270,6 +270,26 @@ def test_a_topic_whose_records_were_all_deleted_is_refused(world: World, make: C
         make()
 
 
+@pytest.mark.parametrize("window", [1, 3, 4096])
+def test_a_source_that_comes_back_goes_on_where_it_was(
+    world: World, make: Callable[..., PromptsStage], monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """As in a run in phases."""
+    monkeypatch.setattr("producers.prompts.recovery._WINDOW", window)
+    world.lineage(1)
+    world.publish(1, 0)
+    turns(make(count=1000))  # items 0 to 11
+    world.close(*range(10))
+    turns(make(count=999))  # ten of another source
+    world.close(*range(10, 20))
+    turns(make(count=1000))
+    assert [record.source_index for record in groups(world)][22:] == list(range(12, 22))
+    world.close(20, 21)
+    turns(make(count=1000))
+    assert [record.source_index for record in groups(world)][22:] == list(range(12, 24)), "and on"
+    assert len(events_of(world.log, "source_changed")) == 2
+
+
 def test_another_source_begins_at_its_start(world: World, make: Callable[..., PromptsStage]) -> None:
     world.lineage(1)
     world.publish(1, 0)

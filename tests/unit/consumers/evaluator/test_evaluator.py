@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from pipeline.engines.backends import Backend
 from pipeline.engines.base import Generation
 from pipeline.engines.pressure import EnginePressure
 from pipeline.engines.scripted import ScriptedEngine
+from pipeline.environments.base import Action, Observation
+from pipeline.environments.base import Task as Act
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.sources import SourceSettings
 from pipeline.weights.chunks import ChunkStore
@@ -172,6 +175,47 @@ def test_a_scorer_that_fails_gives_failures_and_no_mean(site: Site, tmp_path: Pa
     (found,) = site.evaluations()
     assert (found.mean, found.best_mean, found.num_scored, found.num_failed) == (None, None, 0, 3)
     assert all(item.failure is not None and item.failure.startswith("ValueError") for item in found.items)
+
+
+class Twice:
+    """Two turns; each is worth 1 when it says 20. One prompt's sandbox is gone, and one waits before it answers."""
+
+    async def reset(self, task: Act) -> Observation:
+        self._group = task.group
+        if task.group == 1:
+            raise RuntimeError("gone")
+        return Observation(text="?")
+
+    async def step(self, action: Action) -> Observation:
+        if self._group == 2:
+            await asyncio.sleep(0.02)
+        return Observation(text="!", reward=float(action.text == "20"), done=action.turn == 1)
+
+    async def close(self) -> None:
+        CLOSED.append(self._group)
+
+
+CLOSED: list[int] = []
+
+
+def test_a_set_may_be_played_in_an_environment(site: Site, tmp_path: Path) -> None:
+    CLOSED.clear()
+    environment = {"plugin": f"{__name__}:Twice", "max_retries": 0, "park_after_s": 0.0}
+    site.sets = {"sums": settings_of(tmp_path, plugin="environment", environment=environment)}
+    site.world.lineage(1)
+    site.world.publish(1, 10)
+    site.world.publish(1, 20)
+    stage = site.evaluator(ScriptedEngine(max_concurrent_sequences=1))
+    until(stage, lambda: len(site.seen()) == 2)
+    newest, older = site.evaluations()
+    assert [(item.value, item.failure, item.text) for item in newest.items] == [
+        (2.0, None, "?20!20"),
+        (None, "environment: environment_failed", ""),
+        (2.0, None, "?20!20"),
+    ]
+    assert (newest.mean, older.mean, newest.num_failed) == (2.0, 0.0, 1)
+    assert newest.items[0].num_tokens == 2, "what the environment said is not its own"
+    assert sorted(CLOSED) == [0, 0, 1, 1, 2, 2]
 
 
 class BusyEngine(ScriptedEngine):

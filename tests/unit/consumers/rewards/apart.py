@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from consumers.rewards.api import Sample
+from pipeline.priority import session_nice
 
 
 def loops_on_1_in_100(sample: Sample) -> float:
@@ -21,6 +23,18 @@ def loops_on_1_in_100(sample: Sample) -> float:
         while True:
             pass
     return float(sample.group)
+
+
+def waits_on_1_in_100(sample: Sample, *, file: str) -> float:
+    """Computes until the test lets it go on, and is right in the end."""
+    while sample.group % 100 == 57 and not Path(file).exists():
+        pass
+    return float(sample.group)
+
+
+def session_share(sample: Sample) -> float:
+    """Nice value of the session it runs in."""
+    return float(session_nice() or 0)
 
 
 def pid(sample: Sample) -> float:

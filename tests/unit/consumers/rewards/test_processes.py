@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from consumers.rewards.opening import open_plugin, runs_here
 from consumers.rewards.process_pool import ProcessPool
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
+from pipeline.priority import LOWEST, session_nice, set_session_nice
 from schemas.errors import PluginError, SettingsError
 from schemas.records import Reward
 from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
@@ -47,17 +49,27 @@ def pool_of(stage: RewardStage) -> ProcessPool:
 
 
 def children(*words: str) -> set[int]:
-    """Living children of this process whose command line holds the words."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-            except OSError:
-                continue
-            if line and all(word in line for word in words):
-                found.add(int(pid))
+    """Living processes that this one started, or that those started, whose command line holds the words."""
+    found, open_ = set(), {int(task.name) for task in Path("/proc/self/task").iterdir()}
+    while open_:
+        below = children_of(open_.pop())
+        open_ |= below
+        found |= {pid for pid in below if (line := command_of(pid)) and all(word in line for word in words)}
     return found
+
+
+def children_of(pid: int) -> set[int]:
+    try:
+        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:
+        return set()
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+    except OSError:
+        return ""
 
 
 def ended(pid: int) -> bool:
@@ -93,7 +105,59 @@ def test_calls_that_never_return_are_ended_and_the_rest_is_as_fast_as_before(rig
     assert took_s < 3 * clean_s + 10 * (limit_s + 2 * start_s), f"{took_s:.1f} s, {clean_s:.1f} s without"
     stage.stop(deadline=Deadline.after(5))
     rig.started.clear()
-    assert children("consumers.rewards.worker") == set(), "processes were left behind"
+    assert children("consumers.rewards.fork_server") == set(), "processes were left behind"
+
+
+def test_calls_that_hang_do_not_keep_the_others_waiting_and_have_all_their_time(rig: Rig, tmp_path: Path) -> None:
+    """Case 21 with the default limit of two minutes: four of 400 compute for long, with two processes."""
+    write_samples(rig.log, (sample(group) for group in range(400)))
+    options = {"file": str(tmp_path / "go-on")}
+    stage = rig.stage(plugin=f"{APART}:waits_on_1_in_100", isolation="process", options=options, num_workers=2)
+    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) >= 396)
+    pool = pool_of(stage)
+    turn_until(stage, lambda: pool.num_held == 4)
+    assert {os.sched_getscheduler(one._forked.pid) for one in pool._processes if one.is_held} == {os.SCHED_IDLE}
+    (tmp_path / "go-on").touch()
+    rewards = score(rig, 400, stage)
+    assert {group: one.value for group, one in rewards.items()} == {group: float(group) for group in range(400)}
+    assert (rig.events("scorer_lost"), rig.events("scorers_held")) == ([], [])
+    turn_until(stage, lambda: (pool.num_held, pool.num_processes) == (0, 2))
+
+
+def test_that_no_more_processes_may_be_started_is_told_once(rig: Rig, tmp_path: Path) -> None:
+    write_samples(rig.log, (sample(group) for group in range(300)))
+    options = {"file": str(tmp_path / "go-on")}
+    plugin = f"{APART}:waits_on_1_in_100"
+    stage = rig.stage(plugin=plugin, isolation="process", options=options, num_workers=1, held_workers=1)
+    turn_until(stage, lambda: bool(rig.events("scorers_held")))
+    (tmp_path / "go-on").touch()
+    score(rig, 300, stage)
+    (told,) = rig.events("scorers_held")
+    assert told.gauges["num_held"] == 2
+
+
+@pytest.mark.skipif(session_nice() is None, reason="this kernel has no scheduling group per session")
+def test_a_consumer_that_stands_back_scores_in_processes_that_do(rig: Rig) -> None:
+    write_samples(rig.log, [sample(0)])
+    before = session_nice() or 0
+    assert set_session_nice(LOWEST)
+    try:
+        stage = rig.stage(plugin=f"{APART}:session_share", isolation="process")
+        assert score(rig, 1, stage)[0].value == LOWEST
+    finally:
+        set_session_nice(before)
+
+
+def test_scoring_goes_on_when_the_process_that_forks_others_is_killed(rig: Rig) -> None:
+    write_samples(rig.log, (sample(group) for group in range(50)))
+    stage = rig.stage(plugin=f"{APART}:pid", isolation="process", num_workers=2)
+    score(rig, 50, stage)
+    server = pool_of(stage)._server._process
+    assert server is not None
+    server.kill()
+    server.wait(10)
+    write_samples(rig.log, (sample(group) for group in range(50, 100)))
+    score(rig, 100, stage)
 
 
 def clean_run() -> tuple[float, float]:
@@ -198,7 +262,7 @@ def test_built_in_plugins_run_here_and_others_apart() -> None:
 def test_a_plugin_that_cannot_be_loaded_is_named(settings: dict[str, object], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         open_plugin(RewardSettings.model_validate(settings))
-    assert children("consumers.rewards.worker") == set()
+    assert children("consumers.rewards.fork_server") == set()
 
 
 def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
@@ -211,7 +275,7 @@ def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
 
     assert open_plugin(RewardSettings(plugin=f"{APART}:SlowToLoad"), is_stopped=is_stopped) is None
     assert time.monotonic() - began_s < 5
-    assert children("consumers.rewards.worker") == set()
+    assert children("consumers.rewards.fork_server") == set()
 
 
 def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
@@ -229,7 +293,7 @@ def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) ->
         " headers={}, unix_ms=0, num_bytes=1)\n"
         "opened.pool.submit(Job(items=(Taken(envelope=at, sample=sample(7)),)))\n"
         "opened.pool.finished(wait_s=0.5)\n"
-        "print(opened.pool._processes[0]._process.pid, flush=True)\n"
+        "print(opened.pool._processes[0]._forked.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"}

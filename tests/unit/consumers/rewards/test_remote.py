@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from consumers.rewards.http_client import JsonClient
 from consumers.rewards.judge import LlmJudge
 from schemas.records import Reward
 from tests.unit.consumers.rewards.helpers import Rig, rewards_of, sample, turn_until, write_samples
@@ -169,3 +171,18 @@ def test_what_is_judged_is_no_template() -> None:
 def test_options_that_cannot_work_are_refused(options: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         LlmJudge(**options)  # type: ignore[arg-type]
+
+
+def test_the_library_sets_no_limit_of_its_own_on_an_answer(server: Server) -> None:
+    """`timeout_s` may be longer than the five minutes that it has by default."""
+    server.answer = lambda _: (200, {})
+
+    async def limit_of_a_session() -> float | None:
+        client = JsonClient(server.url)
+        await client.post({})
+        assert client._session is not None
+        total = client._session.timeout.total
+        await client.close()
+        return total
+
+    assert asyncio.run(limit_of_a_session()) is None

@@ -20,7 +20,7 @@ from schemas.records import Version
 
 SETTINGS = SchedulerSettings()
 NOW_S = 1000.0
-GROUP, REWARD = "rlweave.r.rollout", "rlweave.r.reward.math"
+GROUP, REWARD, REFERENCE = "rlweave.r.rollout", "rlweave.r.reward.math", "rlweave.r.reference"
 ROLLOUTS = Scalable(target="rollout", group=GROUP, least=1, most=6, initial=2)
 REWARDS = Scalable(target="reward.math", group=REWARD, least=1, most=4, initial=2)
 READ = (REWARD, "records_read{topic=samples}")
@@ -94,6 +94,19 @@ def scoring(*, lag: int | None, read: float, busy: float, made: float = 8.0) -> 
     )
 
 
+def referring(*, lag: int | None, read: float, busy: float, made: float = 8.0) -> Snapshot:
+    """As `scoring`, of two processes of the reference model."""
+    found = scoring(lag=lag, read=read, busy=busy, made=made)
+    return replace(
+        found,
+        fleet=(Scalable(target="reference", group=REFERENCE, least=1, most=4, initial=2),),
+        instances=(*found.instances[:-2], seen("reference", 0), seen("reference", 1)),
+        lag={(REFERENCE, "samples"): found.lag[REWARD, "samples"]},
+        rates={SAMPLES_MADE: found.rates[SAMPLES_MADE], ("reference", READ[1]): found.rates[READ]},
+        shares={("reference", "scoring"): found.shares[REWARD, "scoring"]},
+    )
+
+
 def replicas(decide: Decide, snapshot: Snapshot) -> int | None:
     """What is commanded; None: nothing."""
     found = [draft.replicas for draft in decide(snapshot, SETTINGS) if draft.kind == "scale"]
@@ -126,6 +139,8 @@ def replicas(decide: Decide, snapshot: Snapshot) -> int | None:
         (scoring(lag=None, read=8.0, busy=0.9), None),
         (scoring(lag=0, read=8.0, busy=0.1), 1),
         (scoring(lag=0, read=8.0, busy=0.3), None),
+        (referring(lag=80, read=8.0, busy=0.9), 3),
+        (referring(lag=0, read=8.0, busy=0.1), 1),
     ],
 )
 def test_reactive(snapshot: Snapshot, commanded: int | None) -> None:
@@ -151,6 +166,7 @@ def test_reactive(snapshot: Snapshot, commanded: int | None) -> None:
         (scoring(lag=0, read=8.0, busy=0.3), 1),
         (scoring(lag=0, read=8.0, busy=0.6), None),
         (scoring(lag=0, read=0.0, busy=0.0), None),
+        (referring(lag=80, read=8.0, busy=1.0, made=12.0), 3),
     ],
 )
 def test_stage_aware(snapshot: Snapshot, commanded: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ops.bench.acting import Curve
 from ops.bench.environments import HELD, PARKED, EnvironmentsSize, Work, result_of
 from ops.bench.result import Noise
 from pipeline.engines.scripted import ScriptedEngine, scripted_state
@@ -22,6 +23,8 @@ def test_parked_keeps_more_in_flight_than_there_are_slots(tmp_path: Path) -> Non
     assert max(found[HELD].in_flight) <= SIZE.slots
     assert max(found[PARKED].in_flight) > 2 * SIZE.slots
     assert max(found[PARKED].in_flight) <= SIZE.max_parked + 2 * SIZE.slots
-    result = result_of(SIZE, found, engine="scripted", noise=Noise())
+    curves = [Curve(algorithm="step_grpo", rewards=(0.25, 0.5))]
+    result = result_of(SIZE, found, curves=curves, engine="scripted", noise=Noise())
+    assert result.values["guess_step_grpo_reward_end"] == 0.5
     assert (result.values["parked_over_held_in_flight"] or 0) > 1.5
     assert "prefilled again/turn" in result.text()

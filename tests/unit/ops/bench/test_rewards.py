@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from ops.bench.result import Noise
-from ops.bench.rewards.bench import RewardsSize, rewards_result
+from ops.bench.rewards.bench import Compared, RewardsSize, rewards_result
 from ops.bench.rewards.faults import NAMES, Account, FaultSize, account_of
 from ops.bench.rewards.past import PastFound
 from ops.bench.rewards.scorers import GROUP_SIZE, nan, spoils, value_of
@@ -107,6 +107,8 @@ def test_the_service_is_away_when_told_and_counts_what_it_answered() -> None:
 def test_the_result_says_the_lowest_share_and_whether_all_is_accounted() -> None:
     clean = dict.fromkeys(NAMES, account_of("nan", SAMPLES, rewards=broken_nan(), broken=True))
     broken: dict[str, Account] = {**clean, "hangs": replace(clean["hangs"], per_s=clean["hangs"].per_s * 0.95)}
+    away = {**clean, "remote": replace(clean["remote"], per_s=clean["remote"].per_s * 0.5)}
+    paced, peak = Compared(clean=clean, broken=broken), Compared(clean=clean, broken=away)
     past = PastFound(
         num_samples=100,
         rescored=100,
@@ -117,10 +119,12 @@ def test_the_result_says_the_lowest_share_and_whether_all_is_accounted() -> None
         trained_after_per_s=9.0,
     )
     size = RewardsSize(faults=FaultSize.quick())
-    result = rewards_result(size, clean=clean, broken=broken, past=past, noise=Noise())
+    result = rewards_result(size, paced=paced, peak=peak, past=past, noise=Noise())
     assert result.values["rewards_lowest_share_of_clean"] == 0.95
+    assert result.values["rewards_lowest_peak_share_of_clean"] == 1.0, "the service that is away is told apart"
+    assert result.values["remote_peak_share_of_clean"] == 0.5
     assert result.values["rewards_all_accounted"] == 1
     assert result.values["trained_share"] == 0.95
     broken["raises"] = replace(clean["raises"], num_missing=1)
-    result = rewards_result(size, clean=clean, broken=broken, past=past, noise=Noise())
+    result = rewards_result(size, paced=paced, peak=peak, past=past, noise=Noise())
     assert "NOT WHOLE" in result.text()

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.traffic.bucket import Bucket
 from pipeline.traffic.classes import GRADIENT_SYNC, TrafficClass
 from pipeline.traffic.flow import IDLE, Flow
 from pipeline.traffic.gate import ASK_AGAIN_S, BURST_S, HEADROOM, Gate
 from pipeline.traffic.permit import Permit, parse_key, permit_of
+from pipeline.traffic.settings import TrafficSettings
 from schemas.errors import SettingsError
 from topics.clock import ManualClock
 
@@ -151,6 +153,7 @@ def test_a_command_replaces_all_that_was_permitted() -> None:
 @pytest.mark.parametrize(
     ("rates", "said"),
     [
+        ({"weights": 0}, "no engine would ever serve another version"),
         ({"checkpoint": 1.0}, "there is no traffic class 'checkpoint'"),
         ({"checkpoints@noon": 1.0}, "'checkpoints@noon' is of an unknown phase"),
         ({"checkpoints": -1.0}, "'checkpoints' is -1"),
@@ -166,3 +169,9 @@ def test_a_permission_that_makes_no_sense_is_refused(rates: Mapping[str, float],
 def test_keys_are_a_class_or_a_class_in_a_phase() -> None:
     assert parse_key("weights") == (WEIGHTS, "")
     assert parse_key("evaluation@gradient_sync") == (EVALUATION, GRADIENT_SYNC)
+
+
+def test_a_run_file_cannot_close_the_way_of_weights() -> None:
+    with pytest.raises(ValidationError, match="no engine would ever serve another version"):
+        TrafficSettings(rates={"weights": 0.0})
+    assert TrafficSettings(rates={"weights@gradient_sync": 0.0}).permit.rate(WEIGHTS) is None

@@ -2,8 +2,7 @@
 
 Role: `rlweave new reward NAME`.
 Data in: a name and a folder. Data out: NAME.py and test_NAME.py, which run as they are.
-Invariants: nothing that exists is overwritten, and both files are written or none.
-Failure: `SettingsError` for a name that is none, a file that exists, a folder that cannot be written.
+Invariants, failure: those of `ops.scaffold.files`.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from pathlib import Path
 from string import Template
 
 from consumers.rewards.settings import check_reward_name
-from ops.outputs import check_folder, writing
-from schemas.errors import SettingsError
+from ops.scaffold.files import write_plugin
 
 _REWARD = Template('''"""The reward $name: 1 where the completion holds the reference answer, else 0."""
 
@@ -63,20 +61,7 @@ def new_reward(name: str, *, folder: Path) -> tuple[Path, Path]:
     """Write the reward and its test; returns their paths.
 
     Raises:
-        SettingsError: see the module.
+        SettingsError: as `write_plugin`.
     """
     check_reward_name(name)
-    module = name.replace("-", "_")
-    if not module.isidentifier():
-        raise SettingsError(f"reward name {name!r} cannot name a Python file", hint="begin with a letter")
-    file, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    for path in (file, test):
-        if path.exists():
-            raise SettingsError(f"{path} exists already, it is left as it is", hint="choose another name or --into")
-    check_folder(folder, setting="--into")
-    names = {"name": name, "file": file.name, "test_file": test.name}
-    with writing(folder, setting="--into"):
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(_REWARD.substitute(names), encoding="utf-8")
-        test.write_text(_TEST.substitute(names), encoding="utf-8")
-    return file, test
+    return write_plugin(name, kind="reward", plugin=_REWARD, test=_TEST, folder=folder)

@@ -24,10 +24,11 @@ from pipeline.environments.base import Action, Observation, Task
 from pipeline.environments.host import STEP, EnvironmentHost, Reply
 from pipeline.environments.opening import open_environment
 from pipeline.environments.settings import EnvironmentSettings
+from pipeline.environments.trajectory import Told, Trajectory
 from pipeline.stage import StageContext
-from producers.rollout.trajectory import Told, Trajectory
 from schemas.errors import EngineError
 from schemas.reasons import Reason
+from schemas.records import PromptGroup
 
 _NUM_SPANS = 64  # calls that a return is predicted from, and turns
 _SLACK = 1.25  # more in flight than tools and turns of typical length need: neither comes evenly
@@ -91,6 +92,7 @@ class Episodes:
         self._engine = engine
         self._settings = settings
         self._context = context
+        self._limit_s = settings.longest_s(context.run.group_deadline_s)
         self._members: dict[str, _Member] = {}
         self._parked: frozenset[str] = frozenset()
         self._spans: deque[float] = deque(maxlen=_NUM_SPANS)  # of answers
@@ -242,7 +244,7 @@ class Episodes:
         self._context.metrics.count("environment_failures", reason=reason)
         delay_s = settings.retry_backoff_s * 2.0**member.num_retries
         now_s = self._context.clock.monotonic()
-        if member.num_retries >= settings.max_retries or now_s + delay_s > member.began_s + settings.episode_limit_s:
+        if member.num_retries >= settings.max_retries or now_s + delay_s > member.began_s + self._limit_s:
             return [self._lose(key, error=error, reason=reason)]
         member.num_retries += 1
         member.trajectory = self._anew(member.request)
@@ -252,9 +254,9 @@ class Episodes:
 
     def _overdue(self) -> list[Move]:
         """Trajectories that wait beyond the time they have in all."""
-        first_s = self._context.clock.monotonic() - self._settings.episode_limit_s
+        first_s = self._context.clock.monotonic() - self._limit_s
         late = [key for key, each in self._members.items() if each.waits_since_s is not None and each.began_s < first_s]
-        error = f"not through after {self._settings.episode_limit_s:g} s"
+        error = f"not through after {self._limit_s:g} s"
         return [self._lose(key, error=error, reason=Reason.ENVIRONMENT_TIMED_OUT) for key in late]
 
     def _lose(self, key: str, *, error: str, reason: Reason) -> Move:
@@ -290,3 +292,16 @@ def open_episodes(settings: EnvironmentSettings, *, engine: Engine, context: Sta
         )
     host = EnvironmentHost(open_environment(settings), settings=settings)
     return Episodes(host, engine=engine, settings=settings, context=context)
+
+
+def task_of(prompt: PromptGroup, *, member: int, text: str) -> Task:
+    """What an environment is told of a member; `text` is the prompt as the engine sees it."""
+    return Task(
+        run=prompt.run,
+        group=prompt.group,
+        member=member,
+        prompt=text,
+        answer=prompt.answer,
+        metadata=prompt.metadata,
+        seed=prompt.seed,
+    )

@@ -18,9 +18,9 @@ import numpy as np
 
 from pipeline.engines.base import Generation, GenerationRequest, LogprobArray, TokenArray
 from pipeline.environments.base import Observation
-from producers.rollout.stitching import join_runs
+from pipeline.version_runs import join_runs
 from schemas.packed import pack_f32, pack_i32, pack_u8
-from schemas.records import VersionRun
+from schemas.records import Sample, VersionRun
 
 _GAMMA = 0x9E3779B97F4A7C15  # odd, so no two turns of a seed meet (SplitMix64, as in engines.randomness)
 
@@ -34,6 +34,17 @@ class Told:
     step_rewards: bytes
     environment: str
     facts: dict[str, str]
+
+    def on(self, sample: Sample) -> Sample:
+        """The sample with it."""
+        return replace(
+            sample,
+            loss_mask=self.loss_mask,
+            turns=self.turns,
+            step_rewards=self.step_rewards,
+            environment=self.environment,
+            environment_facts=self.facts,
+        )
 
 
 @dataclass(kw_only=True)

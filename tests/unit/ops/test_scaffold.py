@@ -1,4 +1,4 @@
-"""`rlweave new reward`: what it writes runs as it is, and nothing is overwritten."""
+"""`rlweave new`: what it writes runs as it is, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from click.testing import CliRunner
 
 from consumers.rewards.testing import sample, verdicts_of
 from ops.cli.main import cli
-from ops.rewards.scaffold import new_reward
+from ops.scaffold.environment import new_environment
+from ops.scaffold.files import title_of
+from ops.scaffold.reward import new_reward
 from schemas.errors import SettingsError
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
-def test_the_files_run_as_they_are(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["new", "reward", "my-own", "--into", str(tmp_path)], standalone_mode=False)
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("reward", "--plugin {folder}/my_own.py:score --from-beginning"),
+        ("environment", "environment.plugin={folder}/my_own.py:MyOwn"),
+    ],
+)
+def test_the_files_run_as_they_are(tmp_path: Path, kind: str, hint: str) -> None:
+    result = CliRunner().invoke(cli, ["new", kind, "my-own", "--into", str(tmp_path)], standalone_mode=False)
     assert result.exception is None
-    assert f"--plugin {tmp_path}/my_own.py:score --from-beginning" in result.output
+    assert hint.format(folder=tmp_path) in result.output
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py"]
     ran = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
@@ -40,6 +49,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="name"):
         new_reward(name, folder=tmp_path)
+    with pytest.raises(SettingsError, match="environment name"):
+        new_environment(name, folder=tmp_path)
+
+
+def test_a_class_is_not_named_as_a_keyword() -> None:
+    assert [title_of(Path(f"{name}.py")) for name in ("none", "two_words")] == ["None_", "TwoWords"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The first files of plug-ins of one's own: `rlweave new`."""
