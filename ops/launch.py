@@ -25,7 +25,7 @@ from ops.addresses import resolve
 from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.metrics_targets import exposed
-from ops.named_checks import check_named, launcher_role, teller_role
+from ops.named_checks import check_named, context_warnings, launcher_role, teller_role
 from ops.outputs import writing
 from ops.phases import InPhase, Launched, PhaseProgress, check_phases, effective, run_phases
 from ops.progress import Progress
@@ -71,7 +71,7 @@ def launch(
         TopicMismatch: the run's topics were made with other settings.
         LeaseHeld: processes of this run are at work.
     """
-    for warning in check_run(run_file):  # (1)
+    for warning in (*check_run(run_file), *context_warnings(run_file)):  # (1)
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
     pool_of(run_file, stages=only)

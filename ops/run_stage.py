@@ -27,6 +27,7 @@ from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
 from pipeline.credentials import forget_environment, secret_texts
+from pipeline.events import Events
 from pipeline.exit_codes import ExitCode
 from pipeline.logs import set_up_logs
 from pipeline.priority import stand_back
@@ -121,11 +122,18 @@ def _nothing() -> None:
 def _set_up_logs(run_file: RunFile, request: StageRequest, *, instance: str = "") -> None:
     """Rescoring the past is watched by a person, so it says how far it is."""
     settings = run_file.logs
-    if request.past and settings.level == "warning":
-        settings = settings.model_copy(update={"level": "info"})
+    if request.past:
+        logging.getLogger(Events.__module__).addFilter(is_not_the_report)
+        if settings.level == "warning":
+            settings = settings.model_copy(update={"level": "info"})
     labels = {"run": run_file.run.name, "stage": request.stage, **({"instance": instance} if instance else {})}
     hidden = secret_texts(run_file.kafka, run_file.redis, role=request.stage)
     set_up_logs(settings, labels=labels, hidden=hidden)
+
+
+def is_not_the_report(record: logging.LogRecord) -> bool:
+    """Whether a line is to be logged: what scoring the past came to is printed at its end, so it is not logged, too."""
+    return getattr(record, "event", "") != "rescored"
 
 
 def _leave_soon(code: ExitCode) -> None:

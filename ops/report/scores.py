@@ -1,6 +1,7 @@
 """Reward per birth version: the join of samples and rewards along the surviving history.
 
-Data in: samples and rewards of one partition at a time. Data out: count, mean and spread per birth step.
+Data in: samples and rewards of one partition at a time. Data out: count, mean and spread of rewards, and of the
+lengths of completions, per birth step.
 Invariants: the first copy of a sample and of a reward counts; a sample counts when every required reward gave a finite
 value, and optional ones add to it where they are; samples of abandoned branches do not count. Memory is one partition's
 ids and three numbers per birth step.
@@ -16,6 +17,7 @@ from pipeline.history import Lineages
 from pipeline.reward_rule import RewardRule, RewardTerm
 from schemas.records import Reward, Sample, birth_version
 
+BYTES_PER_TOKEN = 4  # int32
 _Key = tuple[int, int, str]  # group, member, attempt
 
 
@@ -67,14 +69,18 @@ class Scores:
         self._births: dict[_Key, int] = {}
         self._values: dict[_Key, dict[str, float]] = {}
         self.by_step: dict[int, Spread] = {}
+        self.tokens_by_step: dict[int, Spread] = {}  # completion tokens of a sample
 
     def add_sample(self, sample: Sample) -> None:
         """Take one sample."""
         if sample.failure is not None or not sample.version_runs:
             return
         birth = birth_version(sample.version_runs)
-        if self._lineages.survives(birth.lineage, birth.step):
-            self._births.setdefault((sample.group, sample.member, sample.attempt), birth.step)
+        key = (sample.group, sample.member, sample.attempt)
+        if key not in self._births and self._lineages.survives(birth.lineage, birth.step):
+            self._births[key] = birth.step
+            num_tokens = len(sample.completion_tokens) // BYTES_PER_TOKEN
+            self.tokens_by_step.setdefault(birth.step, Spread()).add(float(num_tokens))
 
     def add_reward(self, reward: Reward) -> None:
         """Take one reward."""

@@ -48,6 +48,7 @@ class WeightSync:
         self._pause_s = settings.fetch_retry_s
         self._not_before_s = context.clock.monotonic()
         self._ready: Staged | None = None  # staged, and held back
+        self._arrived_s = 0.0  # when it was
 
     @property
     def may_take_prompts(self) -> bool:
@@ -92,7 +93,7 @@ class WeightSync:
             for notice in staged.result.notices:
                 self._context.events.notice("peer_fault", details={"fault": notice})
         self._hops.fetched(seen_s=self._chooser.seen_s(staged.manifest.version))
-        self._ready = staged
+        self._ready, self._arrived_s = staged, self._context.clock.monotonic()
 
     def _load_ready(self) -> None:
         ready = self._ready
@@ -127,7 +128,8 @@ class WeightSync:
             self._context.events.version = self._engine.version  # what is told of the swap tells the new version
         self._hops.serving(staged.manifest, seen_s=self._chooser.seen_s(version))
         self._pause_s = self._settings.fetch_retry_s
-        gauges = {"num_deltas": float(staged.num_deltas), **_fetched(staged)}
+        held_s = max(0.0, began_s - self._arrived_s)
+        gauges = {"num_deltas": float(staged.num_deltas), "held_s": held_s, **_fetched(staged)}
         self._context.events.notice("swapped", details={"version": str(version)}, **gauges)
 
     def _failed(self, name: str, *, version: Version, error: RlweaveError) -> None:
