@@ -155,6 +155,7 @@ def _fold_partition(log: Log, partition: int, *, accounts: Accounts, scores: Sco
             scores.add_reward(record)
         elif isinstance(record, Outcome):
             accounts.add_outcome(record)
+            scores.add_outcome(record)
         elif isinstance(record, PromptGroup):
             accounts.add_prompt(record)
     accounts.end_partition()
