@@ -90,6 +90,13 @@ def _lora(request: BenchRequest) -> BenchResult:
     return bench_lora(LoraSize.quick() if request.quick else LoraSize(), say=request.say)
 
 
+def _metrics(request: BenchRequest) -> BenchResult:
+    from ops.bench.metrics import MetricsSize, bench_metrics  # noqa: PLC0415 - needs torch, which the others do without
+
+    size = MetricsSize.quick() if request.quick else MetricsSize()
+    return bench_metrics(size, kafka=request.kafka, state_dir=request.state_dir, say=request.say)
+
+
 def _observe(request: BenchRequest) -> BenchResult:
     from ops.bench.observe.bench import ObserveSize, bench_observe  # noqa: PLC0415 - needs torch
 
@@ -155,6 +162,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "environments": _environments,
     "ingest": _ingest,
     "lora": _lora,
+    "metrics": _metrics,
     "observe": _observe,
     "rewards": _rewards,
     "schedule": _schedule,

@@ -25,7 +25,7 @@ from topics.clock import Deadline, SystemClock
 
 _SAID = 30  # last lines of the supervisor that are kept
 _PPID_FIELD = 1  # /proc/<pid>/stat field 4, counted after "pid (comm)"
-_WORKER_MODULE = b"consumers.rewards.worker"  # in the command of a process that scores
+_FORK_MODULE = b"consumers.rewards.fork_server"  # in the command of the process that forks those that score
 
 
 class Crew:
@@ -125,9 +125,10 @@ class Crew:
         return pid
 
     def workers(self, name: str) -> list[int]:
-        """Processes that a reward consumer started to run its plug-in in."""
+        """Processes in which a reward consumer runs its plug-in: those that its fork server made."""
         pid = self.pid(name)
-        return [] if pid is None else [child for child in _children(pid) if _is_worker(child)]
+        servers = [] if pid is None else [child for child in _children(pid) if _forks(child)]
+        return [worker for server in servers for worker in _children(server)]
 
     def send_worker(self, name: str, pid: int, *, number: signal.Signals) -> bool:
         """Signal a worker of a reward consumer; False when it is its worker no more."""
@@ -198,9 +199,9 @@ def _children(pid: int) -> list[int]:
     return sorted(each for each in found if _parent(each) == pid)
 
 
-def _is_worker(pid: int) -> bool:
+def _forks(pid: int) -> bool:
     try:
-        return _WORKER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return _FORK_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

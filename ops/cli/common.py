@@ -74,6 +74,26 @@ def saved_settings(run: str, *, runs_dir: Path) -> RunFile | None:
     return load_saved(path) if path.is_file() else None
 
 
+def known_settings(run: str, *, runs_dir: Path) -> RunFile:
+    """The settings a run was started with.
+
+    Raises:
+        RunNotFound: its folder has none.
+        SettingsError: the name is none, or they cannot be read.
+    """
+    from ops.replay.sources import RunNotFound
+    from topics.catalog import check_run_name
+
+    check_run_name(run)
+    settings = saved_settings(run, runs_dir=runs_dir)
+    if settings is None:
+        raise RunNotFound(
+            f"run {run!r} is not known here: {runs_dir / run} has no saved settings",
+            hint="`rlweave runs list` shows the runs there are; run this where the run was started, or give --dir",
+        )
+    return settings
+
+
 def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Path) -> str:
     """Where the broker is.
 

@@ -5,6 +5,7 @@ it, and says so.
 Data in: `commands`, all of it; data out: notices `scaled` and heartbeats on `events`, as stage "supervisor".
 Invariants: a command is a desired state, judged as by every receiver (`producers.commands`); nothing is done before all
 that was there at the start has been read; nobody gets more or fewer processes than the limits of the settings allow.
+That what is wanted does not fit into the pool, so that a part of it waits until less is wanted, is told.
 Failure: none; while the broker is away the number of processes stays what it was, and what could not be read is read
 later. A command that asks for no number is passed over.
 """
@@ -27,6 +28,7 @@ from topics.log import Log, Positions, Reader, ReaderSettings
 
 RETRY_S = 5.0  # between two tries to read
 _MAX_RECORDS = 1_000  # of one poll
+_POOLED = ("rollout", "learner")  # targets that share run.slots
 _LAST_S = 2.0  # at most, for the last events
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Orders:
         self._reader: Reader | None = None
         self._ends: Positions = {}  # to be read before the first deed
         self._retry_at_s = self._beat_at_s = context.clock.monotonic()
+        self._wanted: dict[str, int] = {}  # by target, once it was commanded
         self._done: dict[str, tuple[int, int]] = {}  # epoch and number of the command that each target is held to
 
     def __enter__(self) -> Self:
@@ -81,8 +84,11 @@ class Orders:
             self._let_go()
             return
         if is_up_to_date:
+            done = dict(self._done)
             for target, board in self._boards.items():
                 self._obey(processes, target, command=board.latest("scale"))
+            if self._done != done:
+                self._tell_misfit(processes)
 
     def _follow(self) -> bool:
         """Read on; True once all is known that was there at the start."""
@@ -111,6 +117,17 @@ class Orders:
         if replicas != command.replicas:
             details["why"] = f"the settings allow {fewest} to {most}"
         self._context.events.notice("scaled", details=details, epoch=command.epoch, seq=command.seq)
+        self._wanted[target] = replicas
+
+    def _tell_misfit(self, processes: Executor) -> None:
+        there = processes.replicas
+        pooled = {name: self._wanted.get(name, there[name].running) for name in _POOLED if name in there}
+        if processes.slots is None or sum(pooled.values()) <= processes.slots:
+            return
+        said = " and ".join(f"{num} of {name}" for name, num in pooled.items())
+        text = f"{said} are wanted, and run.slots = {processes.slots}: who has slots keeps them, the rest waits"
+        gauges = {"slots": float(processes.slots), "wanted": float(sum(pooled.values()))}
+        self._context.events.notice("scale_does_not_fit", details={"text": text}, **gauges)
 
     def _beat(self, processes: Executor) -> None:
         for target, each in processes.replicas.items():

