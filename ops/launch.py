@@ -24,7 +24,8 @@ import orjson
 from ops.addresses import resolve
 from ops.holding import hold, hold_off
 from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
-from ops.named_checks import check_named, launcher_role, teller_role
+from ops.metrics_targets import exposed
+from ops.named_checks import check_named, context_warnings, launcher_role, teller_role
 from ops.outputs import writing
 from ops.phases import InPhase, Launched, PhaseProgress, check_phases, effective, run_phases
 from ops.progress import Progress
@@ -37,7 +38,7 @@ from ops.supervisor.orders import Orders
 from ops.supervisor.supervisor import Supervisor
 from ops.wiring import SINGLE_STAGES, open_log, open_raw_log, pool_of, programs, scale_limits
 from pipeline.exit_codes import ExitCode
-from pipeline.stage import CONNECT_S, StopSignal, make_context
+from pipeline.stage import CONNECT_S, StageContext, StopSignal, make_context
 from pipeline.weights.tokens import run_token
 from schemas.errors import LeaseHeld, LogError, SettingsError
 from schemas.records import StageEvent
@@ -70,7 +71,7 @@ def launch(
         TopicMismatch: the run's topics were made with other settings.
         LeaseHeld: processes of this run are at work.
     """
-    for warning in check_run(run_file):  # (1)
+    for warning in (*check_run(run_file), *context_warnings(run_file)):  # (1)
         click.echo(f"warning: {warning}", err=True)
     check_named(run_file, stages=only)
     pool_of(run_file, stages=only)
@@ -145,11 +146,13 @@ def _supervise(run_file: RunFile, *, log: KafkaLog, quiet: bool, only: Sequence[
     stop = _stop_on_signals() if phase is None else phase.stop
     ends = LogEnds(log, run_file=run_file)
     part = PartEnd(ends, stages=only, settings=run_file.supervisor, stop=stop)
+    context = _context(run_file, log=log, stop=stop, only=only)
     with (
+        exposed(context),
         Progress(
             log, run_file=run_file, quiet=quiet, on_event=_ignored if phase is None else phase.watch.take
         ) as progress,
-        _orders(run_file, log=log, stop=stop, only=only) as orders,
+        Orders(context, log=log, limits=scale_limits(run_file, stages=only)) as orders,
     ):
 
         def each_turn() -> None:
@@ -184,11 +187,11 @@ def _ignored(_: StageEvent) -> None:
     """Nobody wants to hear it."""
 
 
-def _orders(run_file: RunFile, *, log: KafkaLog, stop: StopSignal, only: Sequence[str]) -> Orders:
+def _context(run_file: RunFile, *, log: KafkaLog, stop: StopSignal, only: Sequence[str]) -> StageContext:
+    """Of the supervisor."""
     role = teller_role(only)
     telling = log if role == launcher_role(only) else open_log(run_file, role=role)
-    context = make_context(telling, run=run_file.run, stage="supervisor")
-    return Orders(replace(context, stop=stop), log=log, limits=scale_limits(run_file, stages=only))
+    return replace(make_context(telling, run=run_file.run, stage="supervisor"), stop=stop)
 
 
 def _save_settings(run_file: RunFile, *, only: Sequence[str]) -> Path:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
+
 from consumers.rewards.opening import open_plugin
 from consumers.scheduler.stage import load_policy
 from ops.addresses import LOCAL, WITHOUT
@@ -126,3 +128,30 @@ def _check_credentials(run_file: RunFile, *, stages: Sequence[str]) -> None:
         server_context(cert=weights.tls_cert, key=weights.tls_key)
     if weights.tls_ca is not None:
         client_context(ca=weights.tls_ca)
+
+
+def context_warnings(run_file: RunFile) -> list[str]:
+    """What a run can ask for and its model cannot hold; nothing where the model does not say how long its context is.
+
+    Data in: `max_position_embeddings` of the model's config.json.
+    """
+    context_tokens = _context_tokens(run_file.model.path)
+    acted_in = run_file.environment
+    asked = {"prompts.max_tokens": run_file.prompts.max_tokens}
+    asked |= {} if acted_in is None else {"environment.max_tokens": acted_in.max_tokens}
+    asked |= {f"evaluation.{name}.max_tokens": chosen.max_tokens for name, chosen in run_file.evaluation.items()}
+    return [
+        f"{setting} = {num_tokens} is not below the context of {run_file.model.path}, {context_tokens} tokens: "
+        "completions end where prompt and completion fill it (finish reason length)"
+        for setting, num_tokens in asked.items()
+        if context_tokens is not None and num_tokens >= context_tokens
+    ]
+
+
+def _context_tokens(model: Path) -> int | None:
+    try:
+        config = orjson.loads((model / "config.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    found = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return found if isinstance(found, int) else None

@@ -21,8 +21,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ops.live.ids import Ids
+from ops.live.notices import described
 from ops.run_file import RunFile
-from ops.run_view import Drops, ProcessView, RunView, quiet_after_s
+from ops.run_view import ProcessView, RunView, quiet_after_s
 from schemas.errors import LogError
 from schemas.reasons import Result
 from schemas.records import StageEvent
@@ -56,14 +58,6 @@ def plain(text: str) -> Text:
     return Text("".join(mark if mark.isprintable() or mark in "\n\t" else "?" for mark in text))
 
 
-def described(event: StageEvent) -> str:
-    """A notice in a line: the sentence it brings, or its name and details."""
-    if text := event.details.get("text"):
-        return text
-    details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value)
-    return f"{event.stage}: {event.name}: {details}"
-
-
 class Progress:
     """Shows a run while it goes on. A context manager; `turn` is called often and returns at once."""
 
@@ -75,7 +69,7 @@ class Progress:
         self._run_file = run_file
         self._quiet = quiet
         self._view = RunView(quiet_s=quiet_after_s(run_file.run.heartbeat_s))
-        self._drops = Drops()
+        self._ids = Ids()
         self._reader: Reader | None = None
         self._ledger: Reader | None = None
         self._ledger_ends: dict[TopicPartition, int] = {}  # at the start; empty: read that far
@@ -141,7 +135,7 @@ class Progress:
                 self._on_event(envelope.record)
         for envelope in _read(self._ledger):
             num += 1
-            self._drops.add(envelope.record)
+            self._ids.add(envelope.record)
         if self._ledger is not None and self._ledger_ends:
             at = self._ledger.positions()
             if all(at.get(place, 0) >= end for place, end in self._ledger_ends.items()):
@@ -167,8 +161,8 @@ class Progress:
         """Of the whole run. `-` while the ledger has not been read to where it ended at the start."""
         if self._ledger is None or self._ledger_ends:
             return "-"
-        failed = self._drops.num(Result.FAILED)
-        ids = f"{self._drops.num(Result.DROPPED)} ids"
+        failed = self._ids.num(Result.FAILED)
+        ids = f"{self._ids.num(Result.DROPPED)} ids"
         return f"{ids}, {failed} failed" if failed else ids
 
     def _numbers(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ class RunCard:
     settings: Values  # by dotted name
     versions: Values
     seeds: Values
-    records: Values  # on each topic when the last launch began or ended, of all partitions
+    offsets: Values  # of each topic when the last launch began or ended: records, and markers of transactions
     figures: Values
     notes: tuple[str, ...] = ()
     is_repetition: bool = False  # of another run: it has the settings of training only
@@ -65,7 +65,7 @@ class Comparison:
     settings: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)  # those that differ
     versions: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)  # those that differ
     seeds: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
-    records: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+    offsets: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     figures: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -98,7 +98,7 @@ def read_card(name: str, *, runs_dir: Path, from_topics: FromTopics) -> RunCard:
         settings=dict(flat(settings)),
         versions=_mapping(began.get("versions")),
         seeds=_mapping(began.get("seeds")),
-        records=_num_records(_mapping(last.get("offsets"))),
+        offsets=_num_offsets(_mapping(last.get("offsets"))),
         figures=figures,
         notes=notes if began else (*notes, f"{name} was launched by a release that kept no {RECORD_FILE}"),
     )
@@ -121,7 +121,7 @@ def compare(cards: Sequence[RunCard]) -> Comparison:
             if _differ([value for value, card in zip(values, cards, strict=True) if not card.is_repetition])
         },
         seeds=_beside([card.seeds for card in cards]),
-        records=_beside([card.records for card in cards]),
+        offsets=_beside([card.offsets for card in cards]),
         figures=_beside([card.figures for card in cards]),
         notes=tuple(note for card in cards for note in card.notes),
     )
@@ -131,7 +131,7 @@ def to_json(found: Comparison) -> bytes:
     """The comparison as JSON, each value under its run's name."""
     sections = {
         section: {name: dict(zip(found.names, values, strict=True)) for name, values in getattr(found, section).items()}
-        for section in ("settings", "versions", "seeds", "records", "figures")
+        for section in ("settings", "versions", "seeds", "offsets", "figures")
     }
     return orjson.dumps({"runs": found.names, **sections, "notes": found.notes}, option=orjson.OPT_INDENT_2)
 
@@ -142,7 +142,7 @@ def text(found: Comparison) -> str:
         "settings": "settings that differ",
         "versions": "versions that differ",
         "seeds": "seeds",
-        "records": "records on the topics",
+        "offsets": "offsets on the topics (records, and markers of transactions)",
         "figures": "figures",
     }
     lines: list[str] = []
@@ -224,12 +224,12 @@ def _card_of_repetition(folder: Path) -> RunCard:
         is_repetition=True,
         versions={},
         seeds={},
-        records={},
+        offsets={},
         figures={"steps": report.get("last_step"), "trained_like_the_run": report.get("same"), **figures},
     )
 
 
-def _num_records(offsets: Values) -> dict[str, Json]:
+def _num_offsets(offsets: Values) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for topic, partitions in offsets.items():
         ends = [each for each in _mapping(partitions).values() if isinstance(each, list)]

@@ -28,6 +28,7 @@ from consumers.scheduler.topology import TopologySettings
 from ops.phase_settings import PhaseSettings
 from ops.supervisor.settings import SupervisorSettings
 from pipeline.environments.settings import EnvironmentSettings
+from pipeline.logs import LogSettings
 from pipeline.reward_rule import RewardTerm
 from pipeline.secrets import shown
 from pipeline.settings import (
@@ -74,6 +75,7 @@ class RunFile(Section):
     phases: tuple[PhaseSettings, ...] = Field(
         default=(), description="A sequence of phases with other settings each; none: the run is one phase."
     )
+    logs: LogSettings = Field(default_factory=LogSettings, description="What processes say on stderr.")
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings, description="`rlweave up`.")
 
     @field_validator("rewards", "evaluation")

@@ -21,12 +21,15 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from consumers.rewards.settings import RewardSettings
 from ops.addresses import resolve
+from ops.metrics_targets import expose_metrics, withdraw
 from ops.run_file import RunFile, load_run_file, load_saved
 from ops.supervisor.processes import PARENT_VARIABLE
 from ops.wiring import StageChoice, access_of, build_stage, open_log
 from pipeline.collector import calm_collector
-from pipeline.credentials import forget_environment
+from pipeline.credentials import forget_environment, secret_texts
+from pipeline.events import Events
 from pipeline.exit_codes import ExitCode
+from pipeline.logs import set_up_logs
 from pipeline.priority import stand_back
 from pipeline.stage import Stage, StageContext, StopSignal, make_context, new_instance, run_stage
 from schemas.errors import SettingsError
@@ -79,28 +82,33 @@ def run_one(
     stop = StopSignal()
     _end_at_once_on_signals(stop)
     _stop_with_supervisor(stop)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     load = load_saved if config.suffix == ".json" else load_run_file
     run_file = load(config, overrides=overrides)
     run_file, reward = _with_reward(run_file, request)
     request = replace(request, reward=reward)
+    _set_up_logs(run_file, request)
     run_file = resolve(run_file, state_dir=state_dir, start=False)
     log = open_log(run_file, role=request.stage)
     context = replace(context_of(log, run_file, request=request), stop=stop)
+    _set_up_logs(run_file, request, instance=context.instance)
     context.events.labels = labels_of(request, reward=reward)
     if run_file.kafka.security != "plaintext":
         log.check_access(access_of(run_file, request.stage))
     log.admin().ensure_topics()
-    if run_file.run.metrics_port is not None:
-        port = context.metrics.expose(run_file.run.metrics_port)
-        logging.getLogger(__name__).info("metrics on http://127.0.0.1:%d/metrics", port)
     if stop.requested:
         return int(ExitCode.OK)
+    target = expose_metrics(context)
     calm_collector()
     choice = StageChoice(stage=request.stage, slot=request.slot, reward=reward, past=request.past)
     stage = build(choice, run_file, context=context)
     forget_environment()  # what a stage starts (scorers, environments) has no business with our passwords
-    code = run_stage(stage, context, on_stopped=_leave_soon)
+
+    def leave_soon(final: ExitCode) -> None:
+        if target is not None:
+            withdraw(target)
+        _leave_soon(final)
+
+    code = run_stage(stage, context, on_stopped=leave_soon)
     if isinstance(stage, Reporting) and (said := stage.report()):
         sys.stdout.write(f"{said}\n")
     give_back()
@@ -109,6 +117,23 @@ def run_one(
 
 def _nothing() -> None:
     return
+
+
+def _set_up_logs(run_file: RunFile, request: StageRequest, *, instance: str = "") -> None:
+    """Rescoring the past is watched by a person, so it says how far it is."""
+    settings = run_file.logs
+    if request.past:
+        logging.getLogger(Events.__module__).addFilter(is_not_the_report)
+        if settings.level == "warning":
+            settings = settings.model_copy(update={"level": "info"})
+    labels = {"run": run_file.run.name, "stage": request.stage, **({"instance": instance} if instance else {})}
+    hidden = secret_texts(run_file.kafka, run_file.redis, role=request.stage)
+    set_up_logs(settings, labels=labels, hidden=hidden)
+
+
+def is_not_the_report(record: logging.LogRecord) -> bool:
+    """Whether a line is to be logged: what scoring the past came to is printed at its end, so it is not logged, too."""
+    return getattr(record, "event", "") != "rescored"
 
 
 def _leave_soon(code: ExitCode) -> None:

@@ -1,20 +1,16 @@
-"""What is known of a run while it goes on, folded from its events and its ledger.
+"""What is known of a run while it goes on, folded from its events.
 
 Role: the picture behind `ops.progress`; knows neither a broker nor a terminal.
-Data in: events, ledger records, and which processes a supervisor saw end. Data out: processes and numbers.
-Invariants: drops are those of the surviving history of the whole run, whoever trained it and whether they still live;
-times of hearing are this machine's monotonic seconds.
+Data in: events, and which processes a supervisor saw end. Data out: processes and numbers.
+Invariants: times of hearing are this machine's monotonic seconds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.history import Lineages
-from schemas.reasons import Result
-from schemas.records import LineageStarted, Outcome, Record, StageEvent
+from schemas.records import StageEvent
 
 # Stages that are one process, or one per rank.
 SINGLE = frozenset({"prompts", "learner", "scheduler", "peer", "evaluator"})
@@ -162,27 +158,6 @@ class RunView:
         view.gauges = dict(event.gauges)
         view.labels = dict(event.details)
         view.phase = event.details.get("phase", view.phase)
-
-
-class Drops:
-    """Sample ids that were dropped or failed, by the ledger: of the whole run, in the history that survives."""
-
-    def __init__(self) -> None:
-        self._lineages = Lineages()
-        self._ids: dict[tuple[int, int], Counter[str]] = {}  # (lineage, step) -> result -> ids
-
-    def add(self, record: Record | None) -> None:
-        """Take one ledger record; the order between partitions does not matter."""
-        if isinstance(record, LineageStarted):
-            self._lineages.add(record)
-        elif isinstance(record, Outcome):
-            lost = Counter(member.result for member in record.members if member.result != Result.TRAINED)
-            if lost:
-                self._ids.setdefault((record.lineage, record.step), Counter()).update(lost)
-
-    def num(self, result: Result) -> int:
-        """Ids with this result."""
-        return sum(ids[result] for at, ids in self._ids.items() if self._lineages.survives(*at))
 
 
 def _seat(instance: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.redis_client import RedisClient
@@ -77,6 +78,22 @@ def forget_environment() -> None:
     """Take the secrets out of the environment, so that what this process starts from here on does not get them."""
     for name in _SECRET_VARIABLES:
         os.environ.pop(name, None)
+
+
+def secret_texts(kafka: KafkaSettings, redis: RedisSettings, *, role: str) -> set[str]:
+    """The passwords that this process has, so that they can be kept out of what it says; what cannot be read is not
+    one that it uses."""
+    files = [kafka.password_file, redis.password_file]
+    if kafka.credentials_dir is not None:
+        files.append(kafka.credentials_dir / f"{role}.password")
+    found = {os.environ.get(name, "") for name in (*_SECRET_VARIABLES, TOKEN_VARIABLE)} - {
+        os.environ.get("RLWEAVE_KAFKA_USER", "")
+    }
+    for path in files:
+        if path is not None:
+            with suppress(OSError, UnicodeDecodeError):
+                found.add(path.read_text(encoding="utf-8")[:MAX_SECRET_BYTES].rstrip("\r\n"))
+    return found - {""}
 
 
 def public_environment() -> dict[str, str]:

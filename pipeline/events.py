@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from pipeline.logs import level_of
 from pipeline.metrics import Metrics
 from schemas.errors import DeliveryError, LogError
 from schemas.records import StageEvent, Version
@@ -53,6 +54,7 @@ class Events:
         self._lock = threading.Lock()
         self._seq = 0
         self._phase: tuple[str, float] | None = None
+        self._told_s = 0.0  # up to when the time in the phase was counted
         self.version: Version | None = None
         self.labels: Mapping[str, str] = {}  # said with every heartbeat
         self.on_phase: Callable[[str], object] = lambda _: None  # told of each phase at once; empty: of none
@@ -85,7 +87,9 @@ class Events:
             return
         self._end_phase()
         self.on_phase(name)
-        self._phase = (name, self._clock.monotonic())
+        with self._lock:
+            self._told_s = self._clock.monotonic()
+            self._phase = (name, self._told_s)
         self._send("phase_began", name)
 
     def notice(self, name: str, *, details: Mapping[str, str] | None = None, **gauges: float) -> None:
@@ -93,14 +97,14 @@ class Events:
 
         The detail `text` is a sentence for people: where there is one, it alone is logged.
         """
-        if details is not None and "text" in details:
-            _log.info("%s", details["text"])
-        else:
-            _log.info("%s %s %s", name, dict(details or {}), gauges)
+        said = {} if details is None else dict(details)
+        text = said.get("text", f"{name} {said} {gauges}")
+        _log.log(level_of(name), "%s", text, extra={"event": name, "details": said, "numbers": gauges})
         self._send("notice", name, gauges=gauges, details=details)
 
     def heartbeat(self) -> None:
         """Send all gauges and counters, and the phase now."""
+        self._count_time()
         phase = self._phase[0] if self._phase is not None else ""
         self._send("heartbeat", "heartbeat", gauges=self._metrics.snapshot(), details={**self.labels, "phase": phase})
 
@@ -116,12 +120,21 @@ class Events:
     def _end_phase(self) -> None:
         if self._phase is None:
             return
+        self._count_time()
         name, began_s = self._phase
         self._phase = None
         self.on_phase("")
         spent_s = self._clock.monotonic() - began_s
         self._metrics.observe("phase_s", spent_s, phase=name)
         self._send("phase_ended", name, gauges={"spent_s": spent_s})
+
+    def _count_time(self) -> None:
+        """Bring the time in the phase up to now: a wait shows while it lasts. Called by the heartbeat's thread, too."""
+        with self._lock:
+            if self._phase is not None:
+                now_s = self._clock.monotonic()
+                self._metrics.count("phase_time_s", max(0.0, now_s - self._told_s), phase=self._phase[0])
+                self._told_s = now_s
 
     def _send(
         self,
@@ -149,6 +162,7 @@ class Events:
             try:
                 self._write(event)
             except LogError as error:
+                self._metrics.count("events_lost")
                 _log.warning("event %s %s was not written: %s", kind, name, error.message)
 
     def _write(self, event: StageEvent) -> None:

@@ -18,6 +18,7 @@ _MAX_SHOWN_BITS = 256
 # sasl.oauthbearer.config and what later versions add in these words.
 _SECRET_NAME = re.compile(r"passw|secret|(?:^|[._-])token$|key\.pem|oauthbearer\.config|jaas|api.?key", re.IGNORECASE)
 _URL_OPTION = re.compile(r"(?<=[?&]password=)[^&\s'\"]*")
+_ASSIGNED = re.compile(r"(['\"]?([\w.-]{1,64})['\"]?\s?[=:]\s?)(?:\"[^\"]*\"|'[^']*'|[^\s,;'\"}\])]+)")
 _WORD = re.compile(r"[^\s'\"]+")
 
 
@@ -34,6 +35,13 @@ def shown(value: object, *, name: str = "") -> str:
         return f"a number of {value.bit_length()} bits"
     hidden = _WORD.sub(lambda word: _without_options(_without_login(word[0])), repr(value))
     return _URL_OPTION.sub(HIDDEN, hidden)[:_MAX_SHOWN_CHARS]
+
+
+def scrubbed(text: str) -> str:
+    """A line for people with what looks like a secret hidden: logins and options of URLs, and what follows the name of
+    a secret and `=` or `:`."""
+    hidden = _WORD.sub(lambda word: _without_options(_without_login(word[0])), text)
+    return _ASSIGNED.sub(lambda found: f"{found[1]}{HIDDEN}" if is_secret_name(found[2]) else found[0], hidden)
 
 
 def _without_login(word: str) -> str:

@@ -112,7 +112,15 @@ class RunSettings(Section):
         description="Devices, or processes, that rollouts and learner ranks share; absent: they share none.",
     )
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Prometheus port of each process; 0 picks a free one; absent: off."
+        default=None,
+        ge=0,
+        le=65535,
+        description="Prometheus port of each process, or the next one that is free; 0: any free "
+        "one; absent: off. Files in run.dir, .prometheus/*.json, tell Prometheus which.",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address that metrics are served at. Whoever reaches it can read them: there is no password.",
     )
 
     @field_validator("name")

@@ -27,6 +27,7 @@ from typing import Protocol, runtime_checkable
 from pipeline.events import Events
 from pipeline.exit_codes import ExitCode, exit_code_for
 from pipeline.metrics import Metrics
+from pipeline.process_figures import ProcessFigures
 from pipeline.settings import RunSettings
 from schemas.errors import LogError, RlweaveError
 from schemas.records import DeadLetter
@@ -284,6 +285,7 @@ class _Heart:
     def __init__(self, context: StageContext) -> None:
         self._context = context
         self._last_turn_s = context.clock.monotonic()
+        self._figures = ProcessFigures(context.metrics, log=context.log)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -301,6 +303,7 @@ class _Heart:
         context = self._context
         while not self._end.wait(context.run.heartbeat_s):
             context.metrics.gauge("turn_age_s", context.clock.monotonic() - self._last_turn_s)
+            self._figures.tell()
             try:
                 context.events.heartbeat()
             except LogError as error:

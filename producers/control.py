@@ -40,6 +40,7 @@ class Control:
         self._topics: tuple[Topic, ...] = (LEDGER, WEIGHTS, COMMANDS)
         self._reader: Reader | None = None
         self._manifests: dict[Version, Manifest] = {}
+        self._seen_s: dict[Version, float] = {}  # of those that came since the start
         self._outcomes: list[Outcome] = []  # read, and not given to anybody yet
         self.ledger = LedgerView(context.log.data_partitions)
         self.commands = CommandBoard(target, clock=context.clock)
@@ -49,6 +50,10 @@ class Control:
     def manifests(self) -> Mapping[Version, Manifest]:
         """Published versions that were not pruned, whoever published them."""
         return self._manifests
+
+    def seen_s(self, version: Version) -> float | None:
+        """When its manifest was read, on the monotonic clock; None: it was there at the start, or is not any more."""
+        return self._seen_s.get(version)
 
     def newest_surviving(self) -> Manifest | None:
         """The highest published version that the surviving history contains and had come to."""
@@ -73,7 +78,9 @@ class Control:
         """
         settings = ReaderSettings(topics=self._topics, instance=self._context.instance)
         self._reader = self._context.log.reader(settings, hooks=self._context.hooks())
-        return self.catch_up(deadline=deadline)
+        outcomes = self.catch_up(deadline=deadline)
+        self._seen_s.clear()
+        return outcomes
 
     def catch_up(self, *, deadline: Deadline) -> list[Outcome]:
         """Read all that is there by now. Gives the outcomes among it; after an error, those read are given next time.
@@ -126,6 +133,7 @@ class Control:
             self.ledger.add(envelope.partition, record)
         elif isinstance(record, Manifest):
             self._manifests[record.version] = record
+            self._seen_s.setdefault(record.version, self._context.clock.monotonic())
         elif isinstance(record, Command):
             self.commands.add(record)
         elif record is None and envelope.topic == WEIGHTS.name:
@@ -137,3 +145,4 @@ class Control:
         gone = [version for version in self._manifests if str(version) == text]
         for version in gone:
             del self._manifests[version]
+            self._seen_s.pop(version, None)

@@ -56,7 +56,7 @@ class Manifest:
     state_digest: str  # blake3 over the canonical byte stream of the resulting state
     num_bytes: int  # of the canonical byte stream
     seeds: tuple[str, ...]  # base URLs of peers that have every chunk
-    created_unix_ms: int
+    created_unix_ms: int  # when the weights were copied from the trainer
     delta_chunks: tuple[ChunkRef, ...] = ()  # of a full anchor that can be reached from `base` as well
     listing: tuple[ChunkRef, ...] = ()  # chunks of the whole manifest, too large for a record: the other ones are empty
     delta_bytes: int = 0  # with a listing: what the listed delta's chunks add up to; 0: none is listed

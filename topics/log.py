@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from schemas.records import DeadLetter, Record
 from topics.catalog import Topic
@@ -330,4 +330,14 @@ class Log(Protocol):
 
     def admin(self) -> Admin:
         """What creates, checks and deletes the run's topics."""
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A log that counts what is written to it."""
+
+    @property
+    def written_bytes(self) -> Mapping[str, int]:
+        """Encoded bytes of the values written so far, by short topic name; the same object each time."""
         ...

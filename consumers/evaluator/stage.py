@@ -32,6 +32,7 @@ from consumers.rewards.opening import open_plugin
 from consumers.rewards.scoring import Scoring
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
 from pipeline.environments.episodes import Episodes, open_episodes
+from pipeline.flow import count_received
 from pipeline.priority import stand_back
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
@@ -220,6 +221,7 @@ class EvaluatorStage:
                 token=run_token(folder, token_file=weights.token_file),
                 tls=client_context(ca=weights.tls_ca),
                 traffic_class=str(TrafficClass.EVALUATION),
+                on_received=count_received(context.metrics, traffic=TrafficClass.EVALUATION),
             ),
             settings=weights,
             model_dir=self._setup.model.path,

@@ -19,7 +19,7 @@ Failure: none of its own; what is wrong with a record becomes a reason, a count 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import takewhile
 
 from consumers.learner.assembler_settings import AssemblerSettings
@@ -76,6 +76,7 @@ class Assembler:
         )
         self._signal = signal = SignalFilter(limit=settings.no_signal_limit, by_step=settings.steps_are_signal)
         self._ready = ReadyGroups(settings.staleness, lineages=lineages, limits=limits, signal=signal, unfit=self._drop)
+        self.ready_ages: Callable[[], list[int]] = lambda: self._ready.ages(self._step)  # of waiting groups
         self._in_batch: dict[int, OpenGroup] = {}
         self._drafts: list[OutcomeDraft] = []
         self._last_tick: tuple[float, bool] | None = None  # (time, engine ready)

@@ -25,6 +25,7 @@ class TrainMember:
     version: Version  # birth version, the oldest of its runs
     age: int  # learner step at the cut minus birth step
     reference: bytes | None = None  # packed float32, log-probabilities of the frozen reference model; None: none scores
+    scored_unix_ms: int = 0  # when the last of its rewards was given; for people
 
 
 @dataclass(frozen=True, kw_only=True)

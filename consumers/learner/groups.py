@@ -40,13 +40,14 @@ class Joined(Enum):
 class Slot:
     """One member of one attempt."""
 
-    __slots__ = ("absent", "failures", "is_final", "problem", "reference", "sample", "values", "version")
+    __slots__ = ("absent", "failures", "is_final", "problem", "reference", "sample", "scored_ms", "values", "version")
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self.version: Version | None = None  # birth version
         self.problem: Problem | None = None  # of the sample itself
         self.values: dict[str, float] = {}
+        self.scored_ms = 0  # Unix time: when the last of them was given
         self.failures: dict[str, Problem] | None = None  # required rewards that gave no value
         self.absent: frozenset[str] = frozenset()  # optional ones
         self.reference: bytes | None = None  # packed float32, log-probabilities of the reference model
@@ -189,6 +190,7 @@ class OpenGroup:
         value = reward.value
         if value is not None and reward.failure is None and self.rule.can_use(name, value):
             slot.values[name] = value
+            slot.scored_ms = max(slot.scored_ms, reward.scored_unix_ms)
         elif name in self.rule.required:
             slot.fail(name, _reward_problem(reward))
             attempt.is_spoiled = attempt.is_spoiled or name in self.rule.failing

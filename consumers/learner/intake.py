@@ -23,6 +23,7 @@ from consumers.learner.gaps import Gap
 from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.topic_ids import known_topic_ids
+from pipeline.flow import tell_ages
 from pipeline.stage import StageContext
 from schemas.errors import CheckpointError, LogError
 from schemas.records import PromptGroup, ReferenceScore, Reward, Sample
@@ -80,6 +81,7 @@ class Intake:
         self._buffer_bytes = settings.buffer_bytes
         self._partitions = partitions
         self._num_ready_elsewhere = 0
+        self._ages_due_s = 0.0
         self._topics = (*TOPICS, REFERENCE_SCORES) if has_reference else TOPICS
         names = {topic.name for topic in self._topics}  # a checkpoint may be of a run with a reference model
         self._from = {
@@ -258,3 +260,7 @@ class Intake:
             metrics.gauge("rank_ready_groups", assembler.num_ready)
         metrics.gauge("oldest_open_group_s", assembler.oldest_open_s)
         metrics.gauge("buffered_bytes", assembler.buffered_bytes)
+        now_s = self._context.clock.monotonic()
+        if now_s >= self._ages_due_s:
+            self._ages_due_s = now_s + self._context.run.heartbeat_s
+            tell_ages(metrics, assembler.ready_ages(), kind="in_queue")

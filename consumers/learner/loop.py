@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.learner import checkpoint
-from consumers.learner.alarms import MismatchAlarm
 from consumers.learner.batch import Batch
 from consumers.learner.cloning import Demonstrations
 from consumers.learner.data import DataSide
 from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
-from consumers.learner.pending import PendingStep, report_staged, report_step
+from consumers.learner.pending import PendingStep, StepReports, report_staged
 from consumers.learner.publisher import Publisher
 from consumers.learner.recovery import Recovered, snapshot_of, surviving
 from consumers.learner.settings import LearnerSettings
@@ -88,7 +87,7 @@ class LearnerLoop:
         self._prune_due = False  # a checkpoint was written, and no transaction since
         self._closing: Deadline | None = None
         self._flush_due_s = 0.0
-        self._alarm = MismatchAlarm(limit=parts.settings.mismatch_notice)
+        self._reports = StepReports(context, mismatch_limit=parts.settings.mismatch_notice)
         self.finished = False
 
     def turn(self) -> None:
@@ -161,6 +160,7 @@ class LearnerLoop:
         self._checkpoint()
         self._announce()
         report_staged(self._context, staged)
+        self._reports.opened()
         self._parts.upstream.reset()
 
     def _has_peer(self) -> bool:
@@ -211,9 +211,11 @@ class LearnerLoop:
     def _train(self, batch: Batch) -> None:
         parts, events = self._parts, self._context.events
         self._is_waiting = False
+        self._reports.cut(batch)
         self._oracle.append(batch, lineage=self._lineage)  # (a)
         with events.phase("forward_backward"):
             stats = parts.trainer.step(batch, meanwhile=self._between)  # (b)
+        self._reports.trained(batch)
         self._noted = self._restored = None  # until (d) there is nothing that a checkpoint could say of these weights
         with events.phase("staging_weights"):
             parts.publisher.begin(parts.trainer.model, version=Version(lineage=self._lineage, step=batch.step))  # (c)
@@ -249,7 +251,7 @@ class LearnerLoop:
         parts.data.commit_for_lag()
         self._announce()
         rewards = parts.ledger.take_rewards()
-        report_step(self._context, pending, staged=staged, alarm=self._alarm, rewards=rewards)
+        self._reports.written(pending, staged=staged, rewards=rewards)
         parts.upstream.reset()
 
     @property

@@ -67,7 +67,7 @@ def dropped_draft(
     """The outcome of a group that is not trained; `valid_reason` gives a valid member's reason from its age."""
     best = group.best()
     of_valid = (lambda _: Reason.NO_SIGNAL) if reason == Reason.NO_SIGNAL else valid_reason
-    rest = _Rest(group, attempt=best, valid_reason=of_valid, age_of=age_of)
+    rest = _Rest(group, attempt=best, valid_reason=of_valid, age_of=age_of, is_stale=reason == Reason.STALE)
     return OutcomeDraft(
         group=group.number,
         result=Result.DROPPED,
@@ -81,12 +81,19 @@ class _Rest:
     """Outcomes of members that were not trained."""
 
     def __init__(
-        self, group: OpenGroup, *, attempt: Attempt | None, valid_reason: Callable[[int | None], str], age_of: AgeOf
+        self,
+        group: OpenGroup,
+        *,
+        attempt: Attempt | None,
+        valid_reason: Callable[[int | None], str],
+        age_of: AgeOf,
+        is_stale: bool = False,
     ) -> None:
         self._group = group
         self._attempt = attempt
         self._valid_reason = valid_reason
         self._age_of = age_of
+        self._is_stale = is_stale
 
     def outcome(self, number: int) -> MemberOutcome:
         slot = None if self._attempt is None else self._attempt.slots.get(number)
@@ -114,6 +121,6 @@ class _Rest:
         problem = slot.verdict()
         if problem is not None:
             return problem
-        if not slot.is_final:
+        if not slot.is_final and not self._is_stale:  # of a stale group no reward would have changed the end
             return Result.DROPPED, Reason.NOT_SCORED
         return Result.DROPPED, self._valid_reason(age)

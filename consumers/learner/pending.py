@@ -14,6 +14,7 @@ from statistics import fmean
 from consumers.learner.alarms import MismatchAlarm
 from consumers.learner.batch import Batch
 from consumers.learner.checkpoint import LearnerState
+from consumers.learner.flow import BatchFlow
 from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.publisher import Staged
 from consumers.learner.step_stats import StepStats
@@ -29,6 +30,52 @@ class PendingStep:
     stats: StepStats
     drafts: Sequence[OutcomeDraft]
     state: LearnerState  # what a checkpoint of these weights says, once the step is written
+
+
+class StepReports:
+    """What is told of steps, from the cut to the transaction.
+
+    Args:
+        mismatch_limit: of the alarm, in nats.
+    """
+
+    def __init__(self, context: StageContext, *, mismatch_limit: float) -> None:
+        self._context = context
+        self._alarm = MismatchAlarm(limit=mismatch_limit)
+        self._flow = BatchFlow(context)
+        self._trained_s: dict[int, float] = {}  # by step: when its weights were there
+        self._written_s: float | None = None  # when the step before was written
+
+    def cut(self, batch: Batch) -> None:
+        """A batch was cut."""
+        self._flow.cut(batch)
+
+    def trained(self, batch: Batch) -> None:
+        """The optimizer has taken its step."""
+        self._trained_s[batch.step] = self._context.clock.monotonic()
+
+    def opened(self) -> None:
+        """The first version is out: steps are timed from here."""
+        self._written_s = self._context.clock.monotonic()
+
+    def written(self, pending: PendingStep, *, staged: Staged, rewards: Sequence[float]) -> None:
+        """The transaction of a step went through.
+
+        Args:
+            rewards: of all that had one since the step before: see `pipeline.reward_rule.rewards_seen`.
+        """
+        metrics, now_s = self._context.metrics, self._context.clock.monotonic()
+        metrics.count("steps_done")
+        metrics.count("samples_trained", sum(draft.count(Result.TRAINED) for draft in pending.drafts))
+        metrics.count("tokens_trained", pending.stats.num_tokens)
+        if self._written_s is not None:
+            metrics.observe("step_s", now_s - self._written_s)
+        self._written_s = now_s
+        trained_s = self._trained_s.pop(pending.batch.step, None)
+        if trained_s is not None:
+            metrics.observe("weight_hop_s", now_s - trained_s, hop="trained_published")
+        self._flow.trained(pending.batch)
+        report_step(self._context, pending, staged=staged, alarm=self._alarm, rewards=rewards)
 
 
 def report_step(
@@ -52,6 +99,8 @@ def report_step(
         "sampler_log_ratio": stats.sampler_log_ratio,
         "sampler_kl": stats.sampler_kl,
         "learning_rate": stats.learning_rate,
+        "grad_norm": stats.grad_norm,
+        "clipped_share": stats.clipped_share,
     }
     for name, value in values.items():
         context.metrics.gauge(name, value)
@@ -61,8 +110,6 @@ def report_step(
         step=step,
         num_samples=len(trained),
         num_tokens=stats.num_tokens,
-        grad_norm=stats.grad_norm,
-        clipped_share=stats.clipped_share,
         capped_share=stats.capped_share,
         advantage_size=stats.advantage_size,
         reward_seen_mean=fmean(rewards) if rewards else stats.reward_mean,

@@ -133,11 +133,11 @@ class Publisher:
         """
         if self._job is not None:
             raise RuntimeError(f"version {self._job[0]} is still being staged")
-        began_s = self._clock.monotonic()
+        began_s, taken_unix_ms = self._clock.monotonic(), self._clock.unix_ms()
         tensors, ties = trained_state(model)
         state = self._series.snapshot(tensors, ties=ties)
         snapshot_s = self._clock.monotonic() - began_s
-        self._job = (version, snapshot_s, self._pool.submit(self._encode, state, version))
+        self._job = (version, snapshot_s, self._pool.submit(self._encode, state, version, taken_unix_ms=taken_unix_ms))
 
     def poll(self, *, wait_s: float | None) -> Staged | None:
         """(3): the version that was begun, once, when it is ready.
@@ -192,7 +192,7 @@ class Publisher:
             self._url = peer["url"]
         return self._url != ""
 
-    def _encode(self, state: WireState, version: Version) -> _Encoded:
+    def _encode(self, state: WireState, version: Version, *, taken_unix_ms: int) -> _Encoded:
         began_s = self._clock.monotonic()
         encoded = self._series.encode(state, version=version)
         whole = build_manifest(
@@ -200,7 +200,7 @@ class Publisher:
             run=self._run,
             version=version,
             seeds=(),
-            created_unix_ms=self._clock.unix_ms(),
+            created_unix_ms=taken_unix_ms,
             delta=encoded.delta,
             adapter=None if self._adapting is None else self._adapting.describe(state),
         )

@@ -92,6 +92,10 @@ class ReadyGroups:
         """Add a group that has a winner."""
         heapq.heappush(self._heap, (_oldest_step(group), group.number, group))
 
+    def ages(self, step: int) -> list[int]:
+        """Of all groups, each of its oldest member, for a learner at `step`."""
+        return [step - oldest for oldest, _, _ in self._heap]
+
     def clear(self) -> None:
         """Forget all."""
         self._heap.clear()
@@ -176,6 +180,7 @@ def train_group(group: OpenGroup, *, step: int) -> TrainGroup:
             version=slot.version,
             age=step - slot.version.step,
             reference=slot.reference,
+            scored_unix_ms=slot.scored_ms,
         )
         for _, slot in valid
         if slot.sample is not None and slot.version is not None

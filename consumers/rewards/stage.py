@@ -211,6 +211,8 @@ class RewardStage:
         metrics = self._context.metrics
         metrics.count("samples_scored", result="value" if found.failure is None else "failed")
         metrics.observe("score_s", scored.duration_ms / 1000)
+        scored_unix_ms = self._context.clock.unix_ms()
+        metrics.observe("sample_hop_ms", scored_unix_ms - sample.finished_unix_ms, hop="made_scored")
         return Reward(
             run=sample.run,
             group=sample.group,
@@ -222,7 +224,7 @@ class RewardStage:
             value=found.value,
             failure=found.failure,
             sample_offset=scored.taken.envelope.offset,
-            scored_unix_ms=self._context.clock.unix_ms(),
+            scored_unix_ms=scored_unix_ms,
             duration_ms=scored.duration_ms,
             producer=self._context.instance,
         )

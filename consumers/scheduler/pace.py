@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from consumers.scheduler.snapshot import Snapshot
 from pipeline.metrics import Metrics
+from topics.catalog import PROMPTS, SAMPLES
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -49,15 +50,23 @@ def _values(snapshot: Snapshot) -> dict[tuple[str, Labels], float]:
         found["phase_share", _labels({"of": owner, "phase": name})] = share
     for (owner, counter), rate in snapshot.rates.items():
         found["flow_per_s", _labels({"of": owner, "counter": plain_name(counter)})] = rate
-    for key in snapshot.lag:
+    for key, lag in snapshot.lag.items():
+        if lag is not None and (per_step := _records_per_step(snapshot, topic=key[1])) is not None:
+            found["lag_versions", _labels({"group": key[0], "topic": key[1]})] = lag / per_step
         if (seconds := snapshot.lag_s(key)) is not None:
             found["lag_s", _labels({"group": key[0], "topic": key[1]})] = seconds
     known = [steps for steps in snapshot.versions_behind().values() if steps is not None]
     if known:
         found["versions_behind_max", ()] = max(known)
-    if (lag := snapshot.publish_lag.versions) is not None:
-        found["publish_lag_versions", ()] = lag
+    if (late := snapshot.publish_lag.versions) is not None:
+        found["publish_lag_versions", ()] = late
     return found
+
+
+def _records_per_step(snapshot: Snapshot, *, topic: str) -> int | None:
+    """Records of a topic that one step uses up; None: they are not used up by steps."""
+    groups = snapshot.groups_per_step
+    return {PROMPTS.name: groups, SAMPLES.name: groups * snapshot.group_size}.get(topic)
 
 
 def plain_name(counter: str) -> str:

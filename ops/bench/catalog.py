@@ -52,6 +52,12 @@ def _codec(request: BenchRequest) -> BenchResult:
     return bench_codec(quick=request.quick)
 
 
+def _dashboard(request: BenchRequest) -> BenchResult:
+    from ops.bench.dashboard.bench import bench_dashboard  # noqa: PLC0415 - the others do without
+
+    return bench_dashboard(quick=request.quick, kafka=request.kafka, state_dir=request.state_dir, say=request.say)
+
+
 def _deltas(request: BenchRequest) -> BenchResult:
     from ops.bench.deltas import bench_deltas  # noqa: PLC0415 - needs torch, which the others do without
 
@@ -82,6 +88,21 @@ def _lora(request: BenchRequest) -> BenchResult:
     from ops.bench.lora import LoraSize, bench_lora  # noqa: PLC0415 - needs torch, which the others do without
 
     return bench_lora(LoraSize.quick() if request.quick else LoraSize(), say=request.say)
+
+
+def _metrics(request: BenchRequest) -> BenchResult:
+    from ops.bench.metrics import MetricsSize, bench_metrics  # noqa: PLC0415 - needs torch, which the others do without
+
+    size = MetricsSize.quick() if request.quick else MetricsSize()
+    return bench_metrics(size, kafka=request.kafka, state_dir=request.state_dir, say=request.say)
+
+
+def _observe(request: BenchRequest) -> BenchResult:
+    from ops.bench.observe.bench import ObserveSize, bench_observe  # noqa: PLC0415 - needs torch
+
+    size = ObserveSize.quick() if request.quick else ObserveSize()
+    seconds = None if request.minutes is None else request.minutes * 60
+    return bench_observe(size if seconds is None else ObserveSize(watch_s=seconds), say=request.say)
 
 
 def _rewards(request: BenchRequest) -> BenchResult:
@@ -135,11 +156,14 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "admission": _admission,
     "algorithms": _algorithms,
     "codec": _codec,
+    "dashboard": _dashboard,
     "deltas": _deltas,
     "elastic": _elastic,
     "environments": _environments,
     "ingest": _ingest,
     "lora": _lora,
+    "metrics": _metrics,
+    "observe": _observe,
     "rewards": _rewards,
     "schedule": _schedule,
     "soak": _soak,

@@ -14,11 +14,14 @@ NAMES = (
     "admission",
     "algorithms",
     "codec",
+    "dashboard",
     "deltas",
     "elastic",
     "environments",
     "ingest",
     "lora",
+    "metrics",
+    "observe",
     "rewards",
     "schedule",
     "soak",
@@ -35,9 +38,11 @@ NAMES = (
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the numbers here."
 )
 @click.option("--quick", is_flag=True, help="Few and short repeats: shows that it works, not how fast it is.")
-@click.option("--kafka", metavar="HOST:PORT", help="ingest: use this broker.")
+@click.option("--kafka", metavar="HOST:PORT", help="ingest, metrics, dashboard: use this broker.")
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), help="swap, environments: measure this engine only.")
-@click.option("--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.2), help="soak: how long; default 30. observe: each fault; default 1."
+)
 @state_dir_option
 def bench(
     name: str,
@@ -53,14 +58,18 @@ def bench(
 
     admission: tokens per second and preemptions of a real vLLM whose cache is small, with a fixed number of sequences
     and by its pressure. algorithms: each one against its float64 reference and on the demo's task; some ten minutes.
-    codec: a sample to bytes and back, against Avro arrays, orjson and json. deltas: length of
+    codec: a sample to bytes and back, against Avro arrays, orjson and json. dashboard: how soon a run of a million
+    samples can be looked at, and the memory that takes; about five minutes. deltas: length of
     weight deltas, and encoding and applying them beside a memory copy and plain torch. elastic: how soon the number of
     processes follows a load that doubles and halves, a rollout that is killed, and a slot that is lent to the learner
     and comes back; about four minutes. environments: trajectories that wait for a slow tool, parked against held;
     about three minutes. ingest: what the learner does with a sample before it trains, as a share of raw
     reading of the same bytes; it uses the broker given, else the local services, else services of its own for the
-    while. lora: bytes per publish and rewards of low-rank adapters beside the whole model; about a minute. rewards:
-    five rewards of which one hangs, one raises, one gives NaN and one is away for 20 s, against a clean
+    while. lora: bytes per publish and rewards of low-rank adapters beside the whole model; about a minute. metrics:
+    processor time of a run with and without metrics and events, in pairs; about five minutes. observe: three planted
+    faults (a slow reward, a slow link for weights, a slow learner), and how soon the verdict of `rlweave top` names
+    each; about six minutes. rewards: five rewards of which one hangs, one raises, one gives NaN and one is away for
+    20 s, against a clean
     run; then 100,000 samples of the past scored in one command beside training; about seven minutes. schedule: trained
     samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
     an hour. soak: the demo's work without an end, and what grows: memory, open files, lag. stragglers: steps with and

@@ -74,6 +74,26 @@ def saved_settings(run: str, *, runs_dir: Path) -> RunFile | None:
     return load_saved(path) if path.is_file() else None
 
 
+def known_settings(run: str, *, runs_dir: Path) -> RunFile:
+    """The settings a run was started with.
+
+    Raises:
+        RunNotFound: its folder has none.
+        SettingsError: the name is none, or they cannot be read.
+    """
+    from ops.replay.sources import RunNotFound
+    from topics.catalog import check_run_name
+
+    check_run_name(run)
+    settings = saved_settings(run, runs_dir=runs_dir)
+    if settings is None:
+        raise RunNotFound(
+            f"run {run!r} is not known here: {runs_dir / run} has no saved settings",
+            hint="`rlweave runs list` shows the runs there are; run this where the run was started, or give --dir",
+        )
+    return settings
+
+
 def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Path) -> str:
     """Where the broker is.
 
@@ -97,11 +117,19 @@ def broker_address(kafka: str | None, *, settings: RunFile | None, state_dir: Pa
     return address
 
 
-def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path, role: str = "reader") -> RawLog:
+def open_raw_log(
+    kafka: str | None,
+    *,
+    settings: RunFile | None,
+    state_dir: Path,
+    role: str = "reader",
+    buffer_bytes: int = 64 * 1024 * 1024,
+) -> RawLog:
     """Byte-level access to the broker, let in as the run's settings say, or the run file in `RLWEAVE_CONFIG`.
 
     Args:
         role: whose credentials to use, where there are some per role.
+        buffer_bytes: most bytes that are read ahead.
 
     Raises:
         AddressUnknown: nobody said where the broker is.
@@ -113,7 +141,8 @@ def open_raw_log(kafka: str | None, *, settings: RunFile | None, state_dir: Path
 
     known = _named_settings() if settings is None else settings
     address = broker_address(kafka, settings=known, state_dir=state_dir)
-    return RawLog(address, config=client_config(_access(kafka, known=known, state_dir=state_dir), role=role))
+    config = client_config(_access(kafka, known=known, state_dir=state_dir), role=role)
+    return RawLog(address, config=config, buffer_bytes=buffer_bytes)
 
 
 def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaLog:
@@ -122,14 +151,50 @@ def open_log(kafka: str | None, *, settings: RunFile, state_dir: Path) -> KafkaL
     Raises:
         AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
     """
+    run = settings.run
+    return open_log_of(kafka, run=run.name, partitions=run.partitions, settings=settings, state_dir=state_dir)
+
+
+def open_log_of(kafka: str | None, *, run: str, partitions: int, settings: RunFile | None, state_dir: Path) -> KafkaLog:
+    """The typed log of a run by name, with the partitions that its topics have, for reading.
+
+    Args:
+        settings: that say how we are let in; None: as for `open_raw_log`.
+
+    Raises:
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
     from pipeline.credentials import client_config
     from topics.kafka import KafkaLog
 
+    known = _named_settings() if settings is None else settings
     return KafkaLog(
-        broker_address(kafka, settings=settings, state_dir=state_dir),
-        run=settings.run.name,
-        data_partitions=settings.run.partitions,
-        config=client_config(_access(kafka, known=settings, state_dir=state_dir), role="reader"),
+        broker_address(kafka, settings=known, state_dir=state_dir),
+        run=run,
+        data_partitions=partitions,
+        config=client_config(_access(kafka, known=known, state_dir=state_dir), role="reader"),
+    )
+
+
+def open_run_log(run: str, *, kafka: str | None, settings: RunFile | None, state_dir: Path) -> KafkaLog:
+    """The typed log of a run that is on the broker, for reading, whether its settings are on this machine or not.
+
+    Raises:
+        RunNotFound: the broker has no topics of it.
+        AddressUnknown, SettingsError, ServicesError: as `open_raw_log`.
+    """
+    from ops.replay.sources import KafkaSource
+    from pipeline.credentials import client_config
+    from topics.kafka import KafkaLog
+
+    known = _named_settings() if settings is None else settings
+    address = broker_address(kafka, settings=known, state_dir=state_dir)
+    raw = open_raw_log(kafka, settings=settings, state_dir=state_dir)
+    return KafkaLog(
+        address,
+        run=run,
+        data_partitions=KafkaSource(raw, run=run).data_partitions,
+        config=client_config(_access(kafka, known=known, state_dir=state_dir), role="reader"),
     )
 
 

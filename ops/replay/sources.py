@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from schemas.errors import RlweaveError
+from schemas.errors import SettingsError
 from schemas.records import Record
 from topics.catalog import CATALOG, LEDGER, Topic, full_name
 from topics.dead_letters import readable
@@ -20,8 +20,8 @@ from topics.kafka.raw import RawLog, RawRecord
 Window = dict[int, tuple[int, int]]  # partition -> (earliest, end) offsets
 
 
-class RunNotFound(RlweaveError):
-    """There is no such run on the broker, or no dump in the folder."""
+class RunNotFound(SettingsError):
+    """There is no such run on the broker or in the folder of runs, or no dump in a folder."""
 
 
 class Source(Protocol):

@@ -36,6 +36,7 @@ class Accounts:
         self.dropped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.ages: Counter[int] = Counter()
+        self.by_step: dict[int, Counter[str]] = {}  # step of the outcome -> ids by "trained" or reason
         self.first_prompt_unix_ms: int | None = None
 
     def add_prompt(self, prompt: PromptGroup) -> None:
@@ -57,7 +58,9 @@ class Accounts:
         """Take one outcome."""
         if not self._view.lineages.survives(outcome.lineage, outcome.step):
             return
+        words = self.by_step.setdefault(outcome.step, Counter())
         for member in outcome.members:
+            words["trained" if member.result == Result.TRAINED else _word(member)] += 1
             if member.result == Result.TRAINED:
                 self.num_trained += 1
                 if member.age is not None:

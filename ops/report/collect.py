@@ -12,7 +12,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 import orjson
@@ -21,6 +21,7 @@ from blake3 import blake3
 from ops.evaluations import EvaluationCurve, curves_of, evaluations_of
 from ops.report.accounts import Accounts
 from ops.report.activity import Activity
+from ops.report.journal import Journal
 from ops.report.reading import read_to_end
 from ops.report.scores import Scores
 from ops.report.summary import RunSummary
@@ -42,6 +43,8 @@ class RunFacts:
     scores: Scores
     activity: Activity
     num_published: int
+    max_age: int | None  # the bound; None: there is none
+    journal: Journal = field(default_factory=Journal)
     evaluations: tuple[EvaluationCurve, ...] = ()
 
 
@@ -56,15 +59,18 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
     scores = Scores(lineages=view.lineages, rewards=run_file.reward_terms)
     for partition in range(log.data_partitions):  # (2)
         _fold_partition(log, partition, accounts=accounts, scores=scores)
-    activity = Activity(view.lineages)
+    activity, journal = Activity(view.lineages), Journal()
     for envelope in read_to_end(log, [EVENTS]):  # (3)
         if isinstance(envelope.record, StageEvent):
             activity.add(envelope.record)
+            journal.add(envelope.record)
     return RunFacts(
         view=view,
         accounts=accounts,
         scores=scores,
         activity=activity,
+        journal=journal,
+        max_age=None if run_file.run.on_stale == "train" else run_file.run.max_staleness,
         evaluations=tuple(curves_of(evaluations_of(log), view.lineages)),
         num_published=len(_published(log) | {str(each) for each in activity.versions}),
     )
@@ -149,6 +155,7 @@ def _fold_partition(log: Log, partition: int, *, accounts: Accounts, scores: Sco
             scores.add_reward(record)
         elif isinstance(record, Outcome):
             accounts.add_outcome(record)
+            scores.add_outcome(record)
         elif isinstance(record, PromptGroup):
             accounts.add_prompt(record)
     accounts.end_partition()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 
 from ops.report.collect import RunFacts
-from ops.report.plots import COLOURS, FOREGROUND, GRID, MUTED, PLANS, Plan
+from ops.report.marks import COLOURS, FOREGROUND, GRID, MUTED
+from ops.report.plans import PLANS, Plan
 from schemas.errors import SettingsError
 
 # Stand-ins that matplotlib draws with (see paper.mplstyle), and the CSS variables that take their place.
@@ -28,6 +29,7 @@ _SIZE_INCH = (5.4, 3.1)
 class Figure:
     """One figure."""
 
+    section: str  # heading under which it stands
     name: str  # a word, unique on the page
     title: str
     description: str
@@ -35,7 +37,7 @@ class Figure:
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """All figures.
+    """All figures; that of evaluation sets only where there are some.
 
     Raises:
         SettingsError: matplotlib is missing.
@@ -48,7 +50,7 @@ def figures(facts: RunFacts) -> list[Figure]:
             hint="install the extra: pip install 'rlweave[report]'",
         ) from error
     with as_file(files("ops.report") / "paper.mplstyle") as path, style.context(path):
-        return [_draw(plan, facts) for plan in PLANS]
+        return [_draw(plan, facts) for plan in PLANS if plan.name != "evaluation" or facts.evaluations]
 
 
 def _draw(plan: Plan, facts: RunFacts) -> Figure:
@@ -59,7 +61,11 @@ def _draw(plan: Plan, facts: RunFacts) -> Figure:
     out = io.StringIO()
     canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return Figure(
-        name=plan.name, title=plan.title, description=plan.description, svg=inline_svg(out.getvalue(), plan=plan)
+        section=plan.section,
+        name=plan.name,
+        title=plan.title,
+        description=plan.description,
+        svg=inline_svg(out.getvalue(), plan=plan),
     )
 
 

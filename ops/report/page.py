@@ -1,61 +1,81 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no request.
+"""The report as one HTML page that needs nothing else: no script, no font, no image file, no request.
 
-Data in: summary, figures, the audit's text, the settings. Data out: HTML text.
-Invariants: every value is escaped; works in light and dark and at phone width; figures have a title and a description,
-tables have headers.
+Data in: summary, what was collected, figures, the audit's text, the settings, the lines of launches. Data out: HTML.
+Invariants: every value is escaped; works in light and dark, at phone width, on paper and by keyboard; figures have a
+title and a description, tables have headers. A content policy in the page forbids what it must not need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-import orjson
-
+from ops.report import tables
+from ops.report.collect import RunFacts
 from ops.report.figures import Figure
-from ops.report.plots import phase_kind
 from ops.report.summary import RunSummary, shown
 from ops.run_file import RunFile
+from ops.run_record import Json
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def page(summary: RunSummary, *, figures: Sequence[Figure], run_file: RunFile, audit_text: str | None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a page is made of."""
+
+    summary: RunSummary
+    facts: RunFacts
+    figures: Sequence[Figure]
+    run_file: RunFile
+    audit_text: str | None  # None: no audit was made
+    launches: Sequence[Mapping[str, Json]] = ()
+
+
+def page(contents: Contents) -> str:
     """The page."""
     style = files("ops.report").joinpath("page.css").read_text(encoding="utf-8")
-    parts = (
-        f"<h1>Run {escape(summary.run)}</h1>",
-        _verdict(summary),
-        _tiles(summary),
-        f'<div class="grid">{"".join(_figure(figure) for figure in figures)}</div>',
-        "<h2>Samples</h2>",
-        '<div class="grid">',
-        _table("Where every id went", ("what", "ids"), rows=_accounts(summary)),
-        _table("Dropped and failed, by reason", ("reason", "ids"), rows=_reasons(summary)),
-        "</div>",
-        "<h2>Audit</h2>",
-        "<p>No audit was made.</p>" if audit_text is None else f"<pre>{escape(audit_text)}</pre>",
-        "<h2>Time by stage and phase</h2>",
-        _table("Share of each stage's time", ("stage", "phase", "kind", "share"), rows=_phases(summary)),
-        "<h2>Processes</h2>",
-        _table("Who took part", ("stage", "pid", "instance"), rows=_processes(summary)),
-        "<h2>Environment</h2>",
-        _table("Machine and packages", ("what", "value"), rows=_environment(summary)),
-        "<h2>Settings</h2>",
-        f"<details><summary>All settings of the run</summary><pre>{escape(_settings(run_file))}</pre></details>",
+    summary, sections = contents.summary, _sections(contents)
+    links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
+    body = "".join(
+        f'<section id="{_anchor(name)}" aria-labelledby="{_anchor(name)}-head">'
+        f'<h2 id="{_anchor(name)}-head">{escape(name)}</h2>{inner}</section>'
+        for name, inner in sections.items()
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>rlweave: run {escape(summary.run)}</title><style>{style}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>rlweave: run {escape(summary.run)}</title><style>{style}</style></head><body>"
+        f"<header><h1>Run {escape(summary.run)}</h1>{_verdict(summary)}{_tiles(summary)}"
+        f'<nav aria-label="Sections">{links}</nav></header><main>{body}</main></body></html>\n'
     )
+
+
+def _sections(contents: Contents) -> dict[str, str]:
+    """The page's parts, by heading."""
+    summary, facts, audit_text = contents.summary, contents.facts, contents.audit_text
+    audit = "<p>No audit was made.</p>" if audit_text is None else f"<pre>{escape(audit_text)}</pre>"
+    return {
+        "Learning": _figures(contents, "Learning") + tables.evaluations(facts.evaluations),
+        "Data": _figures(contents, "Data") + _beside(tables.accounts(summary), tables.reasons(summary)),
+        "Time": _figures(contents, "Time") + _folded("All phases", tables.phases(summary)),
+        "Weights": _figures(contents, "Weights") + tables.lineages(facts),
+        "Audit": audit,
+        "What happened": tables.decisions(facts) + tables.notices(facts),
+        "Settings": tables.settings(contents.run_file),
+        "Environment": tables.launches(contents.launches) + tables.processes(summary) + tables.environment(summary),
+    }
 
 
 def _verdict(summary: RunSummary) -> str:
     if summary.audit_balanced is None:
         return '<p class="muted">Not audited.</p>'
     if summary.audit_balanced:
-        return '<p class="ok">The audit balances: every sample id has one outcome.</p>'
+        return '<p class="ok">The audit balances: every sample id has one outcome, or is open.</p>'
     return '<p class="bad">The audit does not balance; see below what is unaccounted for.</p>'
 
 
@@ -78,6 +98,10 @@ def _tiles(summary: RunSummary) -> str:
     return f'<div class="tiles">{inner}</div>'
 
 
+def _figures(contents: Contents, section: str) -> str:
+    return f'<div class="grid">{"".join(_figure(each) for each in contents.figures if each.section == section)}</div>'
+
+
 def _figure(figure: Figure) -> str:
     return (
         f"<figure><h3>{escape(figure.title)}</h3>{figure.svg}"
@@ -85,60 +109,13 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _table(caption: str, headers: Sequence[str], *, rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column heads its rows."""
-    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in headers)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+def _beside(*parts: str) -> str:
+    return f'<div class="grid">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
-def _accounts(summary: RunSummary) -> list[tuple[str, str]]:
-    rows = {
-        "produced": summary.samples_produced,
-        "trained": summary.samples_trained,
-        "dropped": sum(summary.dropped.values()),
-        "failed": sum(summary.failed.values()),
-        "open": summary.open,
-        "trained twice": summary.trained_twice,
-    }
-    return [(name, f"{num:,}") for name, num in rows.items()]
+def _folded(title: str, inner: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 
-def _reasons(summary: RunSummary) -> list[tuple[str, str]]:
-    def rows(kind: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
-        return [(f"{kind}: {reason}", f"{num:,}") for reason, num in counts.items()]
-
-    found = rows("dropped", summary.dropped) + rows("failed", summary.failed)
-    return found if found else [("none", "0")]
-
-
-def _phases(summary: RunSummary) -> list[tuple[str, str, str, str]]:
-    return [
-        (stage, phase, phase_kind(phase), f"{share:.1%}")
-        for stage, phases in summary.waits.items()
-        for phase, share in sorted(phases.items(), key=lambda item: -item[1])
-    ]
-
-
-def _processes(summary: RunSummary) -> list[tuple[str, str, str]]:
-    return [
-        (process.stage, "-" if process.pid is None else str(process.pid), process.instance)
-        for process in summary.processes
-    ]
-
-
-def _environment(summary: RunSummary) -> list[tuple[str, str]]:
-    rows = [
-        (name.replace("_", " "), "-" if value is None else str(value)) for name, value in summary.environment.items()
-    ]
-    return [*rows, ("settings digest", summary.settings_digest)]
-
-
-def _settings(run_file: RunFile) -> str:
-    return orjson.dumps(run_file.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode()
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")

@@ -14,9 +14,10 @@ import orjson
 
 from ops.report.collect import collect, summarise
 from ops.report.figures import figures
-from ops.report.page import page
+from ops.report.page import Contents, page
 from ops.report.summary import RunSummary
 from ops.run_file import RunFile
+from ops.run_record import read_records
 from topics.log import Log
 
 SUMMARY_FILE = "summary.json"
@@ -57,10 +58,14 @@ def write_report(log: Log, *, run_file: RunFile, audit: Verdict | None, wall_s: 
     )
     _write(folder / SUMMARY_FILE, summary.to_json())
     html = page(
-        summary,
-        figures=figures(facts),
-        run_file=run_file,
-        audit_text=None if audit is None else audit.text(),
+        Contents(
+            summary=summary,
+            facts=facts,
+            figures=figures(facts),
+            run_file=run_file,
+            audit_text=None if audit is None else audit.text(),
+            launches=read_records(folder),
+        )
     )
     _write(folder / REPORT_FILE, html.encode())
     return summary

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ops.supervisor.words import how_it_ended, reason_of
 from topics.clock import Clock, Deadline
 
 PARENT_VARIABLE = "RLWEAVE_SUPERVISOR_PID"  # a stage stops when this process is gone
@@ -48,12 +49,14 @@ class Slot:
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
+        self._log_begin_bytes = 0  # where this life begins in the log
 
     def start(self) -> int:
         """Start the program; output goes to its log file. Returns the pid."""
         self.program.log_file.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self.program.environment, PARENT_VARIABLE: str(os.getpid())}
         with self.program.log_file.open("ab") as output:
+            self._log_begin_bytes = output.tell()
             self._process = subprocess.Popen(
                 [*self.program.command, *self.program.arguments, *self.more],
                 stdin=subprocess.DEVNULL,
@@ -83,6 +86,11 @@ class Slot:
     def lived_s(self) -> float:
         """Time since the last start."""
         return self._clock.monotonic() - self._started_s
+
+    def how_it_ended(self, code: int) -> str:
+        """The exit code of the life that ended, with what it said last."""
+        why = reason_of(code, log_file=self.program.log_file, begin_bytes=self._log_begin_bytes)
+        return f"{how_it_ended(code)}: {why}" if why else how_it_ended(code)
 
     def release(self) -> subprocess.Popen[bytes] | None:
         """Give the process away, alive; it is the caller's from then on."""

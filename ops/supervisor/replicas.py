@@ -19,7 +19,6 @@ from ops.supervisor.kept import Kept
 from ops.supervisor.restarts import RestartPolicy
 from ops.supervisor.scaling import Retirement, choose
 from ops.supervisor.settings import SupervisorSettings
-from ops.supervisor.units import how_it_ended
 from topics.clock import Clock
 
 
@@ -99,7 +98,8 @@ class Scaling:
         if code in (0, -signal.SIGUSR2):  # the signal itself ends a process that has only just been started
             self._say(f"{program.name} has retired")
         else:
-            self._say(f"{program.name} was retired and ended with {how_it_ended(code)}; see {program.log_file}")
+            how = kept.slot.how_it_ended(code)
+            self._say(f"{program.name} was retired and ended with {how}; see {program.log_file}")
 
     def _adjust(self, target: str) -> None:
         kind = self._kinds[target]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from ops.supervisor.executor import Replicas
@@ -27,7 +26,7 @@ from ops.supervisor.replicas import Scaling
 from ops.supervisor.restarts import GiveUp, RestartPolicy
 from ops.supervisor.settings import SupervisorSettings
 from ops.supervisor.team import Team
-from ops.supervisor.units import how_it_ended
+from ops.supervisor.words import last_words
 from pipeline.exit_codes import ExitCode
 from pipeline.stage import StopSignal
 from topics.clock import Clock, Deadline
@@ -53,13 +52,6 @@ class RunEnds(Protocol):
     def is_drained(self) -> bool:
         """Whether every sample has been scored; unknown is no."""
         ...
-
-
-def last_words(log_file: Path) -> list[str]:
-    """The last `error:` and `hint:` lines of a stage's log."""
-    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines() if log_file.is_file() else []
-    begin = max((index for index, line in enumerate(lines) if line.startswith("error:")), default=len(lines))
-    return lines[begin:][:6]
 
 
 class Supervisor:
@@ -203,7 +195,7 @@ class Supervisor:
         if isinstance(decision, GiveUp):
             return self._give_up(program, decision)
         kept.start_at_s = self._clock.monotonic() + decision.after_s
-        how = how_it_ended(exit_code)
+        how = kept.slot.how_it_ended(exit_code)
         self._on_event(f"{program.name} ended with {how}; starting again in {decision.after_s:g} s")
         return None
 

@@ -22,7 +22,7 @@ from ops.supervisor.pool import TeamSize
 from ops.supervisor.processes import Program
 from ops.supervisor.restarts import GiveUp
 from ops.supervisor.settings import SupervisorSettings
-from ops.supervisor.units import Exit, Unit, how_it_ended
+from ops.supervisor.units import Exit, Unit
 from topics.clock import Clock
 
 _IN_ORDER = (0, -signal.SIGUSR2, -signal.SIGTERM)  # a signal itself ends a process that has only just been started
@@ -86,7 +86,7 @@ class Team:
             if code in _IN_ORDER:
                 return
         if self._size.size > 1:
-            self._say(f"{program.name} ended with {how_it_ended(code)}; all of {program.unit} end with it")
+            self._say(f"{program.name} ended with {kept.slot.how_it_ended(code)}; all of {program.unit} end with it")
         self._unit.ended(Exit(name=program.name, code=code, lived_s=kept.slot.lived_s), now_s=now_s)
 
     def turn(self, room_left: int) -> tuple[Program, GiveUp] | None:
@@ -123,7 +123,7 @@ class Team:
             if isinstance(decision, GiveUp):
                 return first.slot.program, decision
             after_s = decision.after_s
-            self._say_again(why, after_s=after_s)
+            self._say_again(first, code=why.code, after_s=after_s)
         self._left_by_s = None
         size = self._size.begin_again(room_left)
         self._assign(self._clock.monotonic() + after_s)
@@ -146,9 +146,10 @@ class Team:
             each.start_at_s = start_at_s if each.is_wanted else None
             each.slot.more = ("--set", f"{setting}={self._size.size}") if setting else ()
 
-    def _say_again(self, why: Exit, *, after_s: float) -> None:
+    def _say_again(self, first: Kept, *, code: int, after_s: float) -> None:
         names = [each.slot.program.name for each in self._members if each.is_wanted]
         if len(names) == 1:
-            self._say(f"{why.name} ended with {how_it_ended(why.code)}; starting again in {after_s:g} s")
+            how = first.slot.how_it_ended(code)
+            self._say(f"{first.slot.program.name} ended with {how}; starting again in {after_s:g} s")
         else:
             self._say(f"{', '.join(names)} have ended; starting all of them again in {after_s:g} s")

@@ -23,11 +23,6 @@ class Exit:
     lived_s: float
 
 
-def how_it_ended(code: int) -> str:
-    """An exit code for people; negative is the signal."""
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
 @dataclass
 class Unit:
     """One set of processes.

@@ -44,6 +44,7 @@ class ClientSettings:
     traffic_class: str = "weights"
     tls: ssl.SSLContext | None = None  # for https; None: the system's certificates
     rate_bytes_s: float | None = None  # of all downloads together; None: as fast as it goes
+    on_received: Callable[[str, int], None] = lambda _scope, _num_bytes: None  # scopes of `pipeline.weights.scopes`
 
 
 class PeerClient:

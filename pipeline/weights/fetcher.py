@@ -25,6 +25,7 @@ from pipeline.weights.followers import Followers
 from pipeline.weights.manifest import check_manifest
 from pipeline.weights.news import Member
 from pipeline.weights.peer_board import Fault, PeerBoard, Problem, where_to_look
+from pipeline.weights.scopes import scope_of
 from pipeline.weights.swarm import Ask, Swarm
 from schemas.errors import ChunkMismatch, DeadlineExceeded, FetchCancelled, WeightsError
 from schemas.records import ChunkRef, Manifest
@@ -45,6 +46,7 @@ class FetchOptions:
     max_backoff_s: float = 2.0
     max_peers: int = 32  # followed at a time, besides the seeds
     join_s: float = 0.1  # longest wait for the first word of who else is fetching
+    here: PeerInfo | None = None  # this host, where `me` is None: tells how far bytes came
     owner: str | None = None  # lease that pins every chunk of the manifest, from before the first is fetched
 
 
@@ -142,6 +144,8 @@ class _Fetch:
         self._chunks = list({chunk.digest: chunk for chunk in work.chunks}.values())
         self._seeds = [seed.rstrip("/") for seed in work.seeds]
         self._start_s = clock.monotonic()
+        me = work.me
+        self._here = work.options.here if me is None else PeerInfo(url=me.url, domain=me.domain)
         self._changed = asyncio.Event()
         self._choosing = asyncio.Lock()
         self._heard = asyncio.Event()  # somebody told who else is there
@@ -250,6 +254,8 @@ class _Fetch:
         except ChunkMismatch as error:
             return Problem(fault=Fault.BAD, detail=error.message)
         self._account.bytes_fetched += len(answer)
+        domain = "" if self._swarm is None else self._swarm.domain_of(ask.url)
+        self.work.client.on_received(scope_of(ask.url, domain=domain, here=self._here), len(answer))
         return None
 
 

@@ -22,7 +22,7 @@ from pipeline.engines.backends import Backend
 from pipeline.engines.base import StateTensor
 from pipeline.settings import WeightsSettings
 from pipeline.weights.chunks import ChunkStore
-from pipeline.weights.directory import PeerDirectory
+from pipeline.weights.directory import PeerDirectory, PeerInfo
 from pipeline.weights.download import ClientSettings
 from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.held import HeldState
@@ -225,9 +225,11 @@ class Staging:
             self._lives = True
 
     def _options(self, version: Version) -> FetchOptions:
+        url = self._url()
         return FetchOptions(
             parallel=self._settings.parallel_fetches,
             max_peers=self._settings.max_peers,
+            here=PeerInfo(url="" if url is None else url, domain=self._settings.domain),
             owner=self._lease(version),
         )
 

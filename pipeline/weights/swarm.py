@@ -13,7 +13,7 @@ Failure: `WeightsError` when no peer is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -79,9 +79,9 @@ class Swarm:
         self._near = Pool()  # missing, not asked for, and at a peer of the own domain
         self._far = Pool(self._mine())  # missing, not asked for, not near, and ours to bring
         self._requests = InFlight(clock)
-        self._look_at_s = 0.0  # for members that stand still
-        self._relieve_at_s = 0.0  # look for members that are slower
+        self._look_at_s = self._relieve_at_s = 0.0  # for members that stand still; for those that are slower
         self._seed_domains: dict[str, str] = {}
+        self.domain_of: Callable[[str], str] = lambda url: self._domains.get(url, self._seed_domains.get(url, ""))
         for seed in self._seeds:
             board.add(seed)
 

@@ -52,6 +52,10 @@ class VersionChooser:
         """Manifests that were not pruned: what the way to a version may lead over."""
         return self._control.manifests
 
+    def seen_s(self, version: Version) -> float | None:
+        """See `Control`."""
+        return self._control.seen_s(version)
+
     def survives(self, version: Version) -> bool:
         """Whether the surviving history contains the version, and has come to it."""
         return self._control.ledger.is_made(version)

@@ -28,6 +28,7 @@ from pipeline.engines.base import (
 from pipeline.environments.episodes import Ended, Episodes, Failed, Say, task_of
 from pipeline.stage import StageContext
 from producers.rollout.groups import Finished, GroupInFlight, Parted
+from producers.rollout.meter import EngineMeter
 from producers.rollout.samples import Attempt, all_failed
 from producers.rollout.stitching import unusable
 from schemas.errors import EngineError, RecordInvalid
@@ -58,6 +59,7 @@ class Generator(Generic[T]):
         self._context = context
         self._max_failures = max_failures
         self._num_failures = 0
+        self.meter = EngineMeter(context)
         self.max_sequences: int | None = None  # kept in the engine at most; None: as many as it takes
         self._groups: dict[int, GroupInFlight[T]] = {}
         self._parted: list[Parted[T]] = []
@@ -234,6 +236,7 @@ class Generator(Generic[T]):
             self._engine.submit(requests)
         except EngineError:
             return self._submit_singly(requests)
+        self.meter.submitted(requests, version=self._engine.version)
         return []
 
     def _submit_singly(self, requests: Iterable[GenerationRequest]) -> list[Finished[T]]:
@@ -245,6 +248,7 @@ class Generator(Generic[T]):
                 continue
             try:
                 self._engine.submit([request])
+                self.meter.submitted([request], version=self._engine.version)
             except EngineError as error:
                 self._notice("request_refused", group=group, error=error.message)
                 failed = self._refused(group)
@@ -260,6 +264,7 @@ class Generator(Generic[T]):
 
     def _take(self, generation: Generation) -> list[Finished[T]]:
         """Book one ended sequence; one of a group that was dropped meanwhile is forgotten."""
+        self.meter.returned(generation)
         place = self._members.get(generation.request_id)
         if place is None:
             return []
@@ -269,7 +274,7 @@ class Generator(Generic[T]):
             self._notice("request_failed", group=number, error=generation.failure)
             return [self._fail_group(number)]
         self._num_failures = 0
-        self._count(generation)
+        self.meter.made(generation)
         if self._episodes is not None and generation.finish_reason != FINISH_ABORT:
             self._episodes.said(generation)
             return []
@@ -308,15 +313,10 @@ class Generator(Generic[T]):
             self._notice("partial_unused", group=prompt.group, error=why)
         return not why
 
-    def _count(self, generation: Generation) -> None:
-        self._context.metrics.count("tokens_generated", len(generation.tokens))
-        num_unverified = sum(run.num_tokens for run in generation.version_runs if not run.verified)
-        if num_unverified:
-            self._context.metrics.count("tokens_unverified", num_unverified)
-
     def _engine_failed(self, error: EngineError) -> list[Finished[T]]:
         """Every held sequence is lost, so every group in flight fails, those that wait in part included."""
         self._num_failures += 1
+        self.meter.lost()
         self._context.events.notice(
             "engine_failed", details={"error": error.message}, num_groups=self.num_groups, in_a_row=self._num_failures
         )

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from pipeline.stage import StageContext
 from producers.rollout.groups import Finished
+from producers.rollout.meter import count_samples
 from producers.rollout.samples import Attempt, failed
 from producers.rollout.settings import RolloutSettings
 from producers.rollout.tickets import Taken, Ticket
@@ -60,6 +61,7 @@ class SampleOutput:
         """
         for sample in finished.samples:
             self._write(sample, attempt=finished.attempt)
+        count_samples(self._context.metrics, finished.samples)
         self._written.append(finished)
 
     def settle(self, *, now: bool = False, deadline: Deadline | None = None) -> None:

@@ -32,9 +32,11 @@ from random import Random
 from pipeline.engines.backends import Backend, BackendSettings, open_backend
 from pipeline.environments.episodes import Episodes, open_episodes
 from pipeline.environments.settings import EnvironmentSettings
+from pipeline.flow import count_received
 from pipeline.redis_client import RedisClient
 from pipeline.settings import ModelSettings, WeightsSettings
 from pipeline.stage import StageContext
+from pipeline.traffic.classes import TrafficClass
 from pipeline.weights.chunks import ChunkStore
 from pipeline.weights.directory import PeerDirectory
 from pipeline.weights.download import ClientSettings
@@ -46,6 +48,7 @@ from producers.rollout.admission import Admission
 from producers.rollout.chooser import VersionChooser
 from producers.rollout.generator import Generator
 from producers.rollout.handover import HandOver, HandOverParts
+from producers.rollout.meter import count_begun
 from producers.rollout.output import SampleOutput
 from producers.rollout.partials import Partials
 from producers.rollout.settings import RolloutSettings
@@ -251,7 +254,9 @@ class RolloutStage:
             backend=backend,
             directory=PeerDirectory(self._setup.redis, run=context.run.name),
             client=ClientSettings(
-                token=run_token(folder, token_file=weights.token_file), tls=client_context(ca=weights.tls_ca)
+                token=run_token(folder, token_file=weights.token_file),
+                tls=client_context(ca=weights.tls_ca),
+                on_received=count_received(context.metrics, traffic=TrafficClass.WEIGHTS),
             ),
             settings=weights,
             model_dir=self._setup.model.path,
@@ -325,7 +330,7 @@ class RolloutStage:
         if partial is not None and partial.written:  # all samples of an attempt are there
             self._skip(parts, envelope)
             return
-        self._context.metrics.count("groups_begun", behind=parts.weights.behind)
+        count_begun(self._context, prompt, behind=parts.weights.behind)
         finished = parts.generator.add(prompt, ticket=envelope, partial=partial)
         if finished is not None:
             parts.output.write(finished)
@@ -339,5 +344,6 @@ class RolloutStage:
         metrics, engine = self._context.metrics, parts.backend.engine
         metrics.gauge("running_sequences", engine.num_running)
         metrics.gauge("prompts_in_flight", parts.queue.num_in_flight)
+        parts.generator.meter.report(num_waiting=parts.generator.num_waiting, step=self._control.ledger.step)
         if parts.episodes is not None:
             parts.episodes.report()

@@ -15,6 +15,7 @@ pause that doubles.
 from __future__ import annotations
 
 from pipeline.engines.base import Engine
+from pipeline.flow import WeightHops
 from pipeline.stage import StageContext
 from pipeline.weights.staging import Staged, Staging
 from producers.rollout.chooser import VersionChooser
@@ -43,9 +44,11 @@ class WeightSync:
         self._staging = staging
         self._context = context
         self._settings = settings
+        self._hops = WeightHops(context.metrics, clock=context.clock)
         self._pause_s = settings.fetch_retry_s
         self._not_before_s = context.clock.monotonic()
         self._ready: Staged | None = None  # staged, and held back
+        self._arrived_s = 0.0  # when it was
 
     @property
     def may_take_prompts(self) -> bool:
@@ -89,7 +92,8 @@ class WeightSync:
             self._context.metrics.count("weight_bytes", staged.result.bytes_fetched, direction="received")
             for notice in staged.result.notices:
                 self._context.events.notice("peer_fault", details={"fault": notice})
-        self._ready = staged
+        self._hops.fetched(seen_s=self._chooser.seen_s(staged.manifest.version))
+        self._ready, self._arrived_s = staged, self._context.clock.monotonic()
 
     def _load_ready(self) -> None:
         ready = self._ready
@@ -122,8 +126,10 @@ class WeightSync:
                 return
             self._context.metrics.observe("swap_pause_s", clock.monotonic() - began_s)
             self._context.events.version = self._engine.version  # what is told of the swap tells the new version
+        self._hops.serving(staged.manifest, seen_s=self._chooser.seen_s(version))
         self._pause_s = self._settings.fetch_retry_s
-        gauges = {"num_deltas": float(staged.num_deltas), **_fetched(staged)}
+        held_s = max(0.0, began_s - self._arrived_s)
+        gauges = {"num_deltas": float(staged.num_deltas), "held_s": held_s, **_fetched(staged)}
         self._context.events.notice("swapped", details={"version": str(version)}, **gauges)
 
     def _failed(self, name: str, *, version: Version, error: RlweaveError) -> None:

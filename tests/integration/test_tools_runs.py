@@ -8,10 +8,10 @@ import sys
 import threading
 from pathlib import Path
 
-import click
 import pytest
 
 from ops.runs import RunAlive, delete_run, list_runs
+from schemas.errors import SettingsError
 from schemas.records import StageEvent, Version
 from tests.integration.conftest import Written
 from tests.unit.ops.little_run import PARTITIONS, RUN, prompt
@@ -167,8 +167,8 @@ def test_runs_are_listed_and_deleted_unless_alive(written: Written, tmp_path: Pa
         ended.set()
         heart.join()
     arguments = ["runs", "delete", written.run, "--files", "--dir", str(tmp_path)]
-    with pytest.raises(click.Abort):
-        written.call(*arguments)  # nobody says yes
+    with pytest.raises(SettingsError, match="no terminal to say yes on"):
+        written.call(*arguments)
     assert folder.exists()
     deleted = written.call(*arguments, "--yes")
     assert deleted.exit_code == 0, deleted.output

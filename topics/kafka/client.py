@@ -8,6 +8,7 @@ the broker for its size.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -46,6 +47,7 @@ class Connection:
     run: str
     data_partitions: int
     overrides: Mapping[str, str] = field(repr=False)
+    written_bytes: Counter[str] = field(default_factory=Counter, repr=False, compare=False)  # by short topic name
 
     def base(self) -> Config:
         """Settings of every client."""

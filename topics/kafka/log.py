@@ -62,6 +62,10 @@ class KafkaLog:
     def data_partitions(self) -> int:
         return self._connection.data_partitions
 
+    @property
+    def written_bytes(self) -> Mapping[str, int]:
+        return self._connection.written_bytes
+
     def connect(self, *, deadline: Deadline) -> None:
         """Prove that a broker answers, within 10 s or the deadline.
 

@@ -43,6 +43,7 @@ _STALLED_S = 30.0  # without any record or event
 _SLICE_S = 0.05
 _BATCH = 500
 _CONNECT_S = 8.0
+_BUFFER_BYTES = 64 * 1024 * 1024
 _FLUSH_S = 60.0
 _NO_CONFIG: Mapping[str, str] = {}
 _COPIED_CONFIG = (
@@ -75,11 +76,15 @@ class RawLog:
     Args:
         bootstrap: `host:port[,host:port]`.
         config: client library settings that win over ours.
+        buffer_bytes: most bytes that are read ahead; few for who reads many short ranges.
     """
 
-    def __init__(self, bootstrap: str, *, config: Mapping[str, str] = _NO_CONFIG) -> None:
+    def __init__(
+        self, bootstrap: str, *, config: Mapping[str, str] = _NO_CONFIG, buffer_bytes: int = _BUFFER_BYTES
+    ) -> None:
         self._connection = Connection(bootstrap=bootstrap, run=TOOLS_RUN, data_partitions=1, overrides=dict(config))
         self._handle = AdminHandle(self._connection)
+        self._buffer_bytes = buffer_bytes
         self._offsets = BrokerOffsets(self._handle)
 
     def partition_counts(self) -> dict[str, int]:
@@ -215,7 +220,12 @@ class RawLog:
             deadline.clock.wait(0.02)
 
     def _consumer(self) -> _Closing:
-        return _Closing(Consumer(reader_config(self._connection, ReaderSettings(topics=())), logger=LibraryLog()))
+        return _Closing(
+            Consumer(
+                reader_config(self._connection, ReaderSettings(topics=(), buffer_bytes=self._buffer_bytes)),
+                logger=LibraryLog(),
+            )
+        )
 
 
 class _Closing:

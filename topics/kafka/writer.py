@@ -161,6 +161,7 @@ class KafkaWriter:
         self._raise_known()
         if value is not None:
             check_size(topic, len(value))
+            self._connection.written_bytes[topic.name] += len(value)
         name = self._names.get(topic.name)
         if name is None:
             name = self._names[topic.name] = full_name(self._connection.run, topic)

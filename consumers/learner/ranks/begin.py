@@ -102,7 +102,7 @@ def own_partitions(context: StageContext, setup: LearnerSetup, *, rank: int) -> 
 
 def _seat(context: StageContext, setup: LearnerSetup, *, rank: int) -> Seat:
     digest = digest_of(  # without what may differ between hosts
-        context.run.model_dump(mode="json", exclude={"dir", "metrics_port"}),
+        context.run.model_dump(mode="json", exclude={"dir", "metrics_port", "metrics_host"}),
         setup.settings.model_dump(mode="json", exclude={"oracle_file"}),
         setup.model.model_dump(mode="json", exclude={"path"}),
         setup.rewards,

@@ -14,6 +14,7 @@ Failure: `RankLost` when a rank is missing; all of them end and begin again toge
 from __future__ import annotations
 
 from consumers.learner.cloning import Demonstrations
+from consumers.learner.flow import BatchFlow
 from consumers.learner.intake import Intake
 from consumers.learner.ranks.begin import join_team, meet, own_partitions
 from consumers.learner.ranks.group import RankGroup
@@ -121,6 +122,7 @@ class _Work:
         self._group = group
         self._trainer = trainer
         self._part = part
+        self._flow = BatchFlow(context)
         self._demonstrations: Demonstrations | None = None
         self._deeds = {
             "read": self._read,
@@ -151,8 +153,10 @@ class _Work:
 
     def _train(self, command: Command) -> None:
         batch = self._part.take(command)
+        self._flow.cut(batch)
         with self._context.events.phase("forward_backward"):
             self._trainer.step(batch)
+        self._flow.trained(batch)
         self._answer(self._part.close_trained(batch))
 
     def _take(self, _: Command) -> None:

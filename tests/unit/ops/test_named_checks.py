@@ -125,3 +125,12 @@ def _allows(role: str, operation: str, *, topic: str) -> bool:
 
 def test_a_part_needs_no_engine_of_another_machine() -> None:
     assert refusal("rollout.engine=tourch", "scheduler.policy=clever", only="prompts") == ""
+
+
+def test_more_tokens_than_the_context_holds_are_a_warning(desk: Path) -> None:
+    (desk / "model" / "config.json").write_text('{"max_position_embeddings": 32}')
+    arguments = ["up", "--config", "run.toml", "--check", "--set", "prompts.max_tokens=32"]
+    said = CliRunner().invoke(cli, arguments)
+    assert said.exit_code == 0
+    assert "warning: prompts.max_tokens = 32 is not below the context of model, 32 tokens" in said.output
+    assert "context" not in CliRunner().invoke(cli, [*arguments, "--set", "prompts.max_tokens=31"]).output

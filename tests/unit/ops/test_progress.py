@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from ops.progress import Progress
-from ops.run_view import Drops, RunView
-from schemas.reasons import Result
+from ops.run_view import RunView
 from schemas.records import LedgerSealed, LineageStarted, Record, StageEvent
 from tests.unit.ops.little_run import PARTITIONS, RUN, little_run
 from tests.unit.ops.report.made_run import settings
@@ -118,13 +117,6 @@ def test_what_a_supervisor_saw_end_is_shown_no_more() -> None:
     view.add(event("learner.1-vm-10-cccccc", kind="notice", name="step", gauges={"step": 9.0}))
     assert set(view.processes) == {"rollout-far-10-bbbbbb", "rollout-vm-1-dddddd"}
     assert view.last_step == {"step": 9.0}, "a step that is read late was made all the same"
-
-
-def test_drops_are_those_of_the_surviving_history() -> None:
-    drops = Drops()
-    for record in outcomes():
-        drops.add(record)
-    assert (drops.num(Result.DROPPED), drops.num(Result.FAILED)) == (3, 1)
 
 
 def outcomes() -> list[Record]:

@@ -94,7 +94,7 @@ def test_only_what_differs_is_listed_and_figures_always(tmp_path: Path) -> None:
     assert found.settings == {"learner.optimizer.learning_rate": (1e-4, 2e-4)}
     assert found.versions == {}
     assert found.figures == {"steps": (3, 3), "reward_last": (0.5, 0.75), "dropped: stale": (2, 2)}
-    assert found.records["prompts"] == (1, 1)
+    assert found.offsets["prompts"] == (1, 1)
     assert found.notes == ()
     assert json.loads(to_json(found))["figures"]["reward_last"] == {"a": 0.5, "b": 0.75}
     line = next(line for line in text(found).splitlines() if line.startswith("learner.optimizer"))

@@ -104,3 +104,24 @@ def test_this_host_is_told_of_each_phase_and_of_parts_that_no_event_tells(rig: R
     ]
     said = [event for event in records_of(rig.log, EVENTS) if isinstance(event, StageEvent)]
     assert "gradient_sync" not in {event.name for event in said}
+
+
+def test_time_in_a_phase_counts_while_it_lasts(rig: Rig) -> None:
+    metrics = rig.events._metrics
+    rig.events.enter("waiting_for_data")
+    rig.clock.advance(2.0)
+    rig.events.heartbeat()
+    assert metrics.snapshot()["phase_time_s{phase=waiting_for_data}"] == 2.0
+    rig.clock.advance(1.0)
+    rig.events.enter("forward_backward")
+    rig.clock.advance(0.5)
+    rig.events.heartbeat()
+    told = metrics.snapshot()
+    assert told["phase_time_s{phase=waiting_for_data}"] == 3.0
+    assert told["phase_time_s{phase=forward_backward}"] == 0.5
+
+
+def test_an_event_that_is_lost_counts(rig: Rig) -> None:
+    rig.refuses = True
+    rig.fail()
+    assert rig.events._metrics.snapshot()["events_lost"] == 1.0

@@ -15,7 +15,7 @@ from pipeline.metrics import METRICS, MetricSpec
 from pipeline.settings import Section
 from tests.unit.shape.tree import ROOT, Module, calls, dotted, modules, package_modules
 
-KINDS = {"count": "counter", "gauge": "gauge", "absent": "gauge", "observe": "histogram"}
+KINDS = {"count": "counter", "gauge": "gauge", "absent": "gauge", "observe": "histogram", "observe_all": "histogram"}
 ENVIRONMENT_DOC = "docs/environment.md"
 OWN_VARIABLE = re.compile(r"RLWEAVE_[A-Z_]+")
 

@@ -145,6 +145,13 @@ def test_evict_closes_incomplete_groups_whose_freshest_attempt_is_too_old() -> N
     assert target.num_open == 2
 
 
+def test_what_is_evicted_while_its_reward_is_out_is_stale_and_not_the_rewards_fault() -> None:
+    target = assembler(eta=1)
+    feed(target, [prompt(0, size=2), sample(0, 0, born=version(0)), sample(0, 1, born=version(1))])
+    target.evict(3)
+    assert results(target.take_outcomes()) == {"dropped(stale)": 2}
+
+
 def test_evict_leaves_a_margin() -> None:
     target = assembler(eta=1, evict_margin=1)
     feed(target, [prompt(0, size=2), *scored(0, 0, born=version(0))])

@@ -169,6 +169,7 @@ def test_gauges_follow_the_snapshot_and_go_with_what_they_were_about() -> None:
         "phase_share{of=learner,phase=waiting_for_data}": 0.25,
         "flow_per_s{of=g,counter=records_read samples}": 8.0,
         "lag_s{group=g,topic=samples}": 5.0,
+        "lag_versions{group=g,topic=samples}": 40.0,
         "versions_behind_max": 2.0,
     }
     pace.tell(snapshot(lag=None, now_s=0.5))

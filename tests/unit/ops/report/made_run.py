@@ -56,6 +56,7 @@ class MadeRun:
         self._partitions = log.data_partitions
         self._seqs: dict[str, int] = {}
         self._ledger_seq = 0
+        self._values: dict[int, tuple[float, float]] = {}
 
     def prompt(self, group: int) -> None:
         self._writer.write(
@@ -118,11 +119,13 @@ class MadeRun:
     def group(self, group: int, *, version: Version, values: tuple[float, float]) -> None:
         """A prompt with its samples and rewards."""
         self.prompt(group)
+        self._values[group] = values
         for member, value in enumerate(values):
             self.sample(group, member, version=version)
             self.reward(group, member, value=value)
 
-    def trained(self, group: int, *, at: Version, birth: Version) -> None:
+    def trained(self, group: int, *, at: Version, birth: Version, weight: float = 2.0) -> None:
+        values = self._values.get(group, (1.0, 1.0))
         members = tuple(
             MemberOutcome(
                 member=member,
@@ -130,7 +133,7 @@ class MadeRun:
                 result=Result.TRAINED,
                 version=birth,
                 age=at.step - 1 - birth.step,
-                rewards=(RewardUse(name="sum", value=1.0, weight=2.0),),
+                rewards=(RewardUse(name="sum", value=values[member], weight=weight),),
             )
             for member in range(SIZE)
         )

@@ -67,6 +67,17 @@ def test_first_and_last_versions_are_windows_of_ten(log: MemoryLog, run_file: Ru
     assert summary.reward_last == 1.0  # weight 2
 
 
+def test_a_sample_counts_with_the_weights_it_was_trained_with(log: MemoryLog, run_file: RunFile) -> None:
+    made = MadeRun(log)
+    made.lineage(1)
+    made.group(0, version=v(1, 0), values=(0.0, 1.0))
+    made.trained(0, at=v(1, 1), birth=v(1, 0), weight=6.0)  # of an earlier phase
+    made.group(1, version=v(1, 1), values=(0.0, 1.0))  # open
+    made.end()
+    means = {step: spread.mean for step, spread in collect(log, run_file=run_file).scores.by_step.items()}
+    assert means == {0: 3.0, 1: 1.0}
+
+
 def test_a_second_copy_of_a_sample_or_reward_changes_nothing(log: MemoryLog, run_file: RunFile) -> None:
     made = MadeRun(log)
     made.lineage(1)

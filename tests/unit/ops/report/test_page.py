@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from ops.report.plots import PLANS
+from ops.report.plans import PLANS
 from ops.report.write import write_report
 from schemas.errors import SettingsError
 from tests.unit.ops.report.made_run import PARTITIONS, settings, two_lineages
@@ -33,10 +33,12 @@ def log(run_name: str) -> MemoryLog:
     return log
 
 
-@pytest.fixture
-def html(log: MemoryLog, tmp_path: Path) -> str:
-    write_report(log, run_file=settings(log.run, folder=tmp_path), audit=_Audit(), wall_s=12.5)
-    return (tmp_path / log.run / "report.html").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    log, folder = MemoryLog(run="made", data_partitions=PARTITIONS), tmp_path_factory.mktemp("report")
+    two_lineages(log)
+    write_report(log, run_file=settings(log.run, folder=folder), audit=_Audit(), wall_s=12.5)
+    return (folder / log.run / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_needs_nothing_from_outside(html: str) -> None:
@@ -47,8 +49,9 @@ def test_the_page_needs_nothing_from_outside(html: str) -> None:
 
 
 def test_every_figure_is_there_with_title_and_description(html: str) -> None:
-    assert html.count("<svg ") == len(PLANS)
-    for plan in PLANS:
+    plans = [plan for plan in PLANS if plan.name != "evaluation"]  # the run has no evaluation set
+    assert html.count("<svg ") == len(plans) == len(PLANS) - 1
+    for plan in plans:
         assert f'<title id="{plan.name}-title">{plan.title}</title>' in html
         assert f'<desc id="{plan.name}-desc">' in html
 
@@ -59,6 +62,21 @@ def test_ids_are_unique_and_references_resolve(html: str) -> None:
     assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', html)) != set()
     for pair in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', html):
         assert (pair[0] or pair[1]) in ids
+
+
+def test_the_page_forbids_what_it_does_not_need(html: str) -> None:
+    assert "default-src 'none'" in html
+    sections = re.findall(r"<nav[^>]*>(.*?)</nav>", html)[0]
+    assert re.findall(r'href="#([a-z-]+)"', sections) == [
+        "learning",
+        "data",
+        "time",
+        "weights",
+        "audit",
+        "what-happened",
+        "settings",
+        "environment",
+    ]
 
 
 def test_stand_in_colours_do_not_reach_the_page(html: str) -> None:

@@ -280,3 +280,21 @@ def test_a_unit_decides_once_by_the_exit_that_says_most() -> None:
     assert why.name == "b"
     assert isinstance(decision, GiveUp)
     assert decision.code == ExitCode.DIVERGED
+
+
+# Says what it is told to, in each of two lives, and fails once.
+SAYS = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+num = int(path.read_text()) if path.exists() else 0
+path.write_text(str(num + 1))
+print(sys.argv[2 + num], flush=True)
+sys.exit(1 if num < len(sys.argv) - 3 else 0)
+"""
+
+
+def test_a_restart_says_what_the_process_said_last_in_that_life(world: World) -> None:
+    world.add("learner", SAYS, "error: no room\nhint: make some", "a line before\nthe last one", "done")
+    assert world.supervisor().run() == 0
+    assert "learner ended with exit code 1: no room; starting again in 0.05 s" in world.said
+    assert "learner ended with exit code 1: the last one; starting again in 0.1 s" in world.said

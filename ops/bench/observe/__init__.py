@@ -1,0 +1,1 @@
+"""`rlweave bench observe`: planted faults, and whether the verdict names them."""

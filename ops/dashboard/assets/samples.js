@@ -1,0 +1,107 @@
+// Ids that were not trained, by reason, and all groups: lists that lead to the samples.
+
+import { day, h, KeyedTable, percent, whole, words } from "./dom.js";
+import { groupPage } from "./overview.js";
+
+const PAGE = 50;
+const AGAIN_MS = 1500;
+const MEANS = {
+  stale: "older than the bound when the batch was cut", incomplete: "the deadline ended before enough valid members were there",
+  never_arrived: "no sample of this member was read", not_scored: "required rewards did not come in time",
+  no_signal: "all rewards of the group were equal", group_dropped: "valid, in a group that was dropped",
+  duplicate: "a further copy of an id that had an outcome", abandoned_branch: "born of a version that no surviving history has",
+  future_version: "born of a version that was not made yet", non_finite_logprob: "a log-probability that is no finite number, or above 0",
+  non_finite_reward: "a reward that is no finite number", missing_logprobs: "no log-probabilities came along",
+  length_mismatch: "tokens, log-probabilities, mask or versions differ in length", bad_loss_mask: "a mask value other than 0 and 1",
+  out_of_vocabulary: "a token id outside the vocabulary", bad_sampling: "a temperature at which nothing can be computed",
+  empty_completion: "no token was made", bad_group_size: "a member number outside its group", unverified: "made with weights that could not be checked",
+  too_large: "over the topic's limit, or over the model's context", prompt_invalid: "the prompt cannot be rendered, or leaves no room",
+  reward_failed: "a required reward failed", reference_failed: "the reference model failed", engine_failed: "the engine raised",
+  environment_failed: "the environment raised", environment_timed_out: "the environment took too long", aborted: "aborted in flight",
+  run_ended: "still open when the run ended",
+};
+
+export function samplesPage(run, query) {
+  const isGroups = query.get("list") === "groups";
+  const reason = query.get("reason");
+  const skip = Number(query.get("skip")) || 0;
+  const here = (changes) => { const next = new URLSearchParams(query); for (const [name, value] of Object.entries(changes)) { if (value === null) next.delete(name); else next.set(name, value); } return `/run/${encodeURIComponent(run)}/samples?${next}`; };
+  const note = h("p", { class: "soft small", role: "status" }, "Reading the ledger …");
+  const pager = h("nav", { class: "row", "aria-label": "Pages of the list" });
+  const counts = countsTable(here, reason);
+  const list = isGroups ? groupsTable(run) : idsTable(run);
+  const title = isGroups ? "Groups, newest first" : reason ? `Dropped: ${words(reason)}` : "What was not trained";
+
+  async function load() {
+    try {
+      const ask = new URLSearchParams({ skip, limit: PAGE });
+      if (reason && !isGroups) ask.set("reason", reason);
+      if (query.get("result")) ask.set("result", query.get("result"));
+      const answer = await fetch(`/api/run/${encodeURIComponent(run)}/${isGroups ? "outcomes" : "lost"}?${ask}`);
+      const found = await answer.json();
+      if (!answer.ok) { note.textContent = `${found.message}. ${found.hint}`; return; }
+      list.update(found.rows);
+      if (!isGroups) counts.update(Object.entries(found.counts));
+      note.textContent = `${whole(found.num_all)} in all${found.share_read < 1 && !found.is_full ? `, ${percent(found.share_read)} of the ledger is read, newest first` : ""}${found.is_full ? "; older ones are left out, since memory is bounded" : ""}`;
+      pages(pager, { skip, num: found.rows.length, all: found.num_all, here });
+      if (found.share_read < 1 && !found.is_full && list.element.isConnected) setTimeout(load, AGAIN_MS);
+    } catch {
+      note.textContent = "Connection lost; trying again.";
+      if (list.element.isConnected) setTimeout(load, AGAIN_MS);
+    }
+  }
+
+  setTimeout(load, 0);
+  const other = isGroups ? h("a", { class: "button", href: here({ list: null, skip: null, result: null }) }, "Ids that were not trained") : h("a", { class: "button", href: here({ list: "groups", reason: null, skip: null }) }, "All groups");
+  const results = isGroups ? h("nav", { class: "row", "aria-label": "Which groups" }, ["all", "trained", "dropped", "failed"].map((word) => h("a", { class: "button", href: here({ result: word === "all" ? null : word, skip: null }), "aria-current": (query.get("result") || "all") === word ? "true" : null }, word))) : null;
+  return [
+    h("section", { "aria-labelledby": "list-title" }, h("div", { class: "head" }, h("h1", { id: "list-title" }, title), other),
+      isGroups ? results : h("div", { class: "card" }, counts.element)),
+    h("section", { "aria-label": "The list" }, h("div", { class: "head" }, note, pager), h("div", { class: "card" }, list.element)),
+  ];
+}
+
+function pages(pager, { skip, num, all, here }) {
+  const items = [];
+  if (skip > 0) items.push(h("a", { class: "button", href: here({ skip: Math.max(0, skip - PAGE) || null }) }, "Newer"));
+  if (num) items.push(h("span", { class: "soft small" }, `${whole(skip + 1)} to ${whole(skip + num)}`));
+  if (skip + num < all) items.push(h("a", { class: "button", href: here({ skip: skip + PAGE }) }, "Older"));
+  const text = items.map((item) => item.outerHTML).join("");
+  if (pager.dataset.said !== text) { pager.dataset.said = text; pager.replaceChildren(...items); }
+}
+
+function countsTable(here, reason) {
+  return new KeyedTable({
+    caption: "Sample ids by reason, in the history that survives", key: ([word]) => word, empty: "Nothing was dropped so far.",
+    rowClass: ([word]) => (word === reason ? "chosen" : ""),
+    columns: [
+      { head: "Reason", value: ([word]) => h("a", { href: here({ reason: word, skip: null, list: null }), "aria-current": word === reason ? "true" : null }, words(word) || "no reason given") },
+      { head: "Ids", value: ([, count]) => whole(count), num: true },
+      { head: "What it means", value: ([word]) => MEANS[word] || "–", class: "wide" },
+    ],
+  });
+}
+
+function idsTable(run) {
+  return new KeyedTable({
+    caption: "Sample ids, newest first", key: (row) => `${row.group}/${row.member}/${row.lineage}.${row.step}`, empty: "None.",
+    columns: [
+      { head: "Sample", value: (row) => h("a", { href: groupPage(run, row.group, { member: row.member }) }, `group ${row.group}, member ${row.member}`) },
+      { head: "Reason", value: (row) => words(row.reason) }, { head: "Closed", value: (row) => day(row.at_ms) },
+      { head: "By step", value: (row) => `${row.lineage}.${row.step}`, num: true }, { head: "Born of", value: (row) => row.born || "–", num: true },
+      { head: "Age", value: (row) => row.age, num: true },
+    ],
+  });
+}
+
+function groupsTable(run) {
+  return new KeyedTable({
+    caption: "Groups with an outcome, newest first", key: (row) => `${row.partition}/${row.offset}`, empty: "None.",
+    columns: [
+      { head: "Group", value: (row) => h("a", { href: groupPage(run, row.group) }, `group ${row.group}`) },
+      { head: "Result", value: (row) => h("span", { class: `chip ${["trained", "dropped", "failed"].includes(row.result) ? row.result : ""}` }, row.result) },
+      { head: "Reason", value: (row) => words(row.reason) || "–" }, { head: "Closed", value: (row) => day(row.at_ms) },
+      { head: "By step", value: (row) => `${row.lineage}.${row.step}`, num: true },
+    ],
+  });
+}

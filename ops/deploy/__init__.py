@@ -1,0 +1,1 @@
+"""Files for Prometheus and Grafana, and what makes the dashboards among them."""

@@ -1,0 +1,1 @@
+"""What a run looks like: one fold of its topics that every view stands on."""

@@ -1,0 +1,1 @@
+"""`rlweave top`: a run in the terminal while it goes on."""

@@ -1,0 +1,165 @@
+"""A run as the follower sees it, from a log in memory."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from ops.live.follower import Follower, FollowSettings
+from ops.live.ids import Ids
+from ops.live.picture import ProcessPicture, RunPicture
+from schemas.reasons import Result
+from tests.unit.ops.little_run import RUN, little_run
+from tests.unit.ops.report.made_run import PARTITIONS, START_MS, MadeRun, two_lineages, v
+from topics.clock import ManualClock
+from topics.memory import MemoryLog
+
+ROLLOUT, REWARD, LEARNER = "rollout-h-1-aaaaaa", "reward-h-2-aaaaaa", "learner-h-3-aaaaaa"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(unix_origin_ms=START_MS)
+
+
+@pytest.fixture
+def log(clock: ManualClock) -> MemoryLog:
+    return MemoryLog(run=RUN, data_partitions=PARTITIONS, clock=clock)
+
+
+def picture_of(log: MemoryLog, clock: ManualClock, **settings: int) -> RunPicture:
+    with Follower(log, settings=FollowSettings(**settings), clock=clock) as follower:  # type: ignore[arg-type]
+        assert follower.catch_up(limit_s=5)
+        return follower.picture()
+
+
+def the(picture: RunPicture, instance: str) -> ProcessPicture:
+    return next(each for each in picture.processes if each.instance == instance)
+
+
+def test_totals_are_those_of_the_history_that_survives(log: MemoryLog, clock: ManualClock) -> None:
+    two_lineages(log)
+    picture = picture_of(log, clock)
+    totals = picture.totals
+    assert (totals.lineage, totals.step, totals.trained, totals.dropped) == (2, 3, 6, 4)
+    assert picture.drops == {"abandoned_branch": 2, "incomplete": 2}
+    assert totals.ages == {"0": 4, "1": 2}
+    assert {(each.group, each.reason) for each in picture.lost} == {(2, "abandoned_branch"), (4, "incomplete: 0/2")}
+    assert picture.share_read == 1.0
+
+
+def test_lost_and_trained_ids_change_with_the_history() -> None:
+    ids = Ids()
+    for topic, _, _, record in little_run():
+        if topic.name == "ledger":
+            ids.add(record)
+    assert (ids.num(Result.TRAINED), ids.num(Result.DROPPED), ids.num(Result.FAILED)) == (8, 3, 1)
+    assert ids.reasons() == {"never_arrived": 2, "engine_failed": 1, "group_dropped": 1}
+
+
+def test_a_picture_is_json(log: MemoryLog, clock: ManualClock) -> None:
+    two_lineages(log)
+    found = orjson.loads(orjson.dumps(picture_of(log, clock)))
+    assert found["totals"]["step"] == 3
+    assert found["series"]["loss"]["bin_ms"] == 1000
+
+
+def test_phases_are_spans_and_shares(log: MemoryLog, clock: ManualClock) -> None:
+    clock.advance(8)
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="waiting_for_data", at_s=0)
+    run.event(LEARNER, "phase_ended", name="waiting_for_data", at_s=6)
+    run.event(LEARNER, "phase_began", name="forward_backward", at_s=6)
+    run.event(LEARNER, "heartbeat", name="heartbeat", at_s=8)
+    run.end()
+    learner = the(picture_of(log, clock), LEARNER)
+    assert learner.shares == {"forward_backward": 0.25, "waiting_for_data": 0.75}
+    assert learner.waits == {"waiting_for_data": 0.75}
+    assert [(span.phase, span.began_ms - START_MS, span.ended_ms) for span in learner.spans] == [
+        ("waiting_for_data", 0, START_MS + 6_000),
+        ("forward_backward", 6_000, None),
+    ]
+    assert (learner.phase, learner.phase_since_ms) == ("forward_backward", START_MS + 6_000)
+    assert (learner.host, learner.standing) == ("h", "at work")
+
+
+def test_rates_are_between_heartbeats(log: MemoryLog, clock: ManualClock) -> None:
+    clock.advance(4)
+    run = MadeRun(log)
+    for at_s, made in ((0.0, 1_000.0), (2.0, 1_400.0), (4.0, 1_800.0)):
+        run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=at_s, gauges={"tokens_generated": made})
+    run.end()
+    picture = picture_of(log, clock)
+    assert the(picture, ROLLOUT).rates == {"tokens_generated": 200.0}
+    assert picture.series["tokens_per_s"].values[-1] == 200.0
+
+
+def test_who_is_silent_is_not_at_work_and_who_is_succeeded_is_gone(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    successor = "learner-h-9-bbbbbb"
+    run.event(LEARNER, "heartbeat", name="heartbeat", at_s=0)
+    run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=0)
+    clock.advance(19)
+    run.event(REWARD, "notice", name="stopped", at_s=18)
+    run.event(successor, "heartbeat", name="heartbeat", at_s=19)
+    run.end()
+    picture = picture_of(log, clock)
+    standings = {each.instance: each.standing for each in picture.processes}
+    assert standings == {LEARNER: "gone", ROLLOUT: "not heard", REWARD: "stopped", successor: "at work"}
+    assert [each.stage for each in picture.processes] == ["rollout", "reward", "learner", "learner"]
+
+
+def test_a_version_is_followed_to_the_engines(log: MemoryLog, clock: ManualClock) -> None:
+    clock.advance(6)
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="forward_backward", at_s=0, version=v(1, 0))
+    run.event(LEARNER, "phase_began", name="staging_weights", at_s=2, version=v(1, 0))
+    run.manifest(v(1, 1))
+    run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=3, version=v(1, 0))
+    run.event(ROLLOUT, "notice", name="swapped", at_s=5, version=v(1, 1))
+    run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=6, version=v(1, 1))
+    run.end()
+    version = picture_of(log, clock).versions[-1]
+    assert version.version == v(1, 1)
+    assert version.trained_ms == START_MS + 2_000
+    assert version.served_ms == {ROLLOUT: START_MS + 5_000}
+
+
+def test_of_a_live_run_the_last_events_are_read_and_the_whole_ledger(log: MemoryLog, clock: ManualClock) -> None:
+    two_lineages(log)
+    clock.advance(200)
+    run = MadeRun(log)
+    for second in range(200):
+        run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=second)
+    run.end()
+    picture = picture_of(log, clock, look_back_events=150)
+    assert {each.instance for each in picture.processes} == {ROLLOUT}
+    assert picture.totals.trained == 6
+    whole = picture_of(log, clock, look_back_events=150, whole=1)
+    assert len(whole.processes) == 4
+
+
+def test_of_a_run_that_ended_all_events_are_read(log: MemoryLog, clock: ManualClock) -> None:
+    two_lineages(log)
+    run = MadeRun(log)
+    for second in range(200):
+        run.event(ROLLOUT, "heartbeat", name="heartbeat", at_s=second)
+    run.end()
+    clock.advance(300)
+    picture = picture_of(log, clock, look_back_events=150)
+    assert len(picture.processes) == 4
+    assert not picture.is_live
+    assert picture.now_ms == START_MS + 199_000
+
+
+def test_what_comes_later_is_folded_in(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    run.event(ROLLOUT, "phase_began", name="generating", at_s=0)
+    with Follower(log, clock=clock) as follower:
+        assert follower.catch_up(limit_s=5)
+        assert the(follower.picture(), ROLLOUT).phase == "generating"
+        run.event(ROLLOUT, "phase_began", name="swapping", at_s=1)
+        run.end()
+        clock.advance(1)
+        follower.turn()
+        assert the(follower.picture(), ROLLOUT).phase == "swapping"

@@ -1,0 +1,110 @@
+"""What `rlweave top` shows: it fits, it reads without colour, and what others wrote stays text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from ops.live.follower import Follower
+from ops.live.picture import NoticePicture, RunPicture, Span
+from ops.top.screen import screen
+from ops.top.strip import MARKS, strip
+from ops.top.watch import show_once
+from tests.unit.ops.live.pictures import NOW_MS, learner, picture, process, reward, rollout
+from tests.unit.ops.report.made_run import PARTITIONS, two_lineages
+from topics.memory import MemoryLog
+
+IDLE = {"generating": 0.1, "waiting_for_prompts": 0.9}
+
+
+def slow_reward() -> RunPicture:
+    return picture(learner(0.9), reward(1.0, scored_per_s=40), rollout(IDLE, in_flight=2), lag_records=1_300)
+
+
+def crowded() -> RunPicture:
+    """More of everything than has room."""
+    crew = [process("rollout", IDLE, number=number) for number in range(40)]
+    seen = picture(*crew, learner(0.9))
+    notice = seen.notices[0]
+    return replace(seen, notices=(notice,) * 50, commands=seen.commands * 50)
+
+
+def text(seen: RunPicture, *, width: int = 80, height: int | None = 24) -> str:
+    return "\n".join(line.plain for line in screen(seen, width=width, height=height, keys="q ends"))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 50), (40, 12), (80, 5)])
+@pytest.mark.parametrize("make", [slow_reward, picture, crowded])
+def test_it_fits(make: object, size: tuple[int, int]) -> None:
+    assert callable(make)
+    lines = screen(make(), width=size[0], height=size[1], keys="q ends")
+    assert len(lines) <= size[1]
+    assert max(line.cell_len for line in lines) <= size[0]
+    assert "step 40 of 150" in lines[0].plain or size[0] < 80
+
+
+def test_the_verdict_is_on_top_with_what_to_do() -> None:
+    shown = text(slow_reward()).splitlines()
+    assert shown[1].startswith(" SLOW: REWARD the learner waits 90% of its time for rewards: reward sum scores")
+    assert any(line.startswith(" -> more processes of it") for line in shown[:6])
+
+
+def test_at_80_by_24_everything_that_decides_is_there() -> None:
+    shown = text(slow_reward())
+    for part in ("24/s", "380/s", "1,300 smp", "40/s", "0.75/s", "90/96 open", "stale 32", "1.40 is the newest"):
+        assert part in shown
+    assert "R scoring" in shown
+
+
+def test_what_has_no_room_is_said() -> None:
+    assert "lines more in a taller window" in text(crowded())
+    assert "lines more" not in text(picture(), width=140, height=50)
+
+
+def test_a_strip_is_in_proportion_however_short_the_phases_are() -> None:
+    spans = []
+    for at_ms in range(0, 60_000, 100):  # 30 ms of waiting in each 100
+        spans += [Span(phase="waiting_for_data", began_ms=at_ms, ended_ms=at_ms + 30)]
+        spans += [Span(phase="forward_backward", began_ms=at_ms + 30, ended_ms=at_ms + 100)]
+    counts = Counter(strip(spans, began_ms=0, ended_ms=60_000, num_cells=40))
+    assert counts == {"waiting_for_data": 12, "forward_backward": 28}
+
+
+def test_a_strip_begins_where_the_process_began_and_ends_now() -> None:
+    spans = [Span(phase="generating", began_ms=30_000, ended_ms=None)]
+    assert strip(spans, began_ms=0, ended_ms=60_000, num_cells=4) == ["", "", "generating", "generating"]
+
+
+def test_letters_tell_phases_apart_and_waiting_from_work() -> None:
+    letters = [mark.letter for mark in MARKS.values()]
+    assert len(set(letters)) == len(letters)
+    assert all(mark.letter.islower() for phase, mark in MARKS.items() if phase.startswith("waiting"))
+
+
+def test_text_of_others_is_neither_markup_nor_control() -> None:
+    bad = NoticePicture(at_ms=NOW_MS, stage="x", instance="x", name="x", text="[red]\x1b[2J\nend :smile:")
+    shown = text(replace(picture(), notices=(bad,)))
+    assert "[red]?[2J end :smile:" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_silent_process_says_so() -> None:
+    silent = replace(process("rollout", IDLE, standing="not heard"), heard_ms=NOW_MS - 20_000)
+    shown = text(picture(silent))
+    assert "MISSING" in shown
+    assert "silent 20 s" in shown
+
+
+def test_once_prints_a_picture_without_colours() -> None:
+    log = MemoryLog(run="made", data_partitions=PARTITIONS)
+    two_lineages(log)
+    file = StringIO()
+    with Follower(log) as follower:
+        show_once(follower, Console(file=file, width=100, markup=False, highlight=False, emoji=False))
+    assert "step 3" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
+    assert "abandoned_branch 2" in file.getvalue()
