@@ -5,7 +5,7 @@ Data in: jobs; data out: what the process says.
 Invariants: no call waits, but `end` for its grace; the time of a job begins when the process can begin it; the process
 leads a group of its own, so what it started in it ends with it. It prints to where this process prints.
 A process that is *held* by a call takes the processor time that others leave, and what it waits for its turn by that
-does not count as time of the call, up to `_MOST_STRETCH` times the limit.
+does not count as time of the call, up to `_MOST_STRETCH` times the limit, or `_LEAST_STRETCH_S` more than it.
 Failure: a process that died, or said what cannot be read, shows as `ended`; `PluginError` when none can be started.
 """
 
@@ -28,7 +28,8 @@ _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
 _READ_BYTES = 256 * 1024
 _END_S = 0.5  # between the end of its pipe and its own
 _LOOK_S = 0.005
-_MOST_STRETCH = 3.0
+_MOST_STRETCH, _LEAST_STRETCH_S = 3.0, 10.0
+_WATCH_FROM_S = 0.005  # shorter calls are not looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,9 @@ class ScorerProcess:
         self.is_held = False  # by a call that takes much longer than others
         self.is_spent = False  # to be ended as soon as may be
         self._withdrawn: set[int] = set()  # jobs in its pipe that another one has now
-        self._waited_s: float | None = None  # of its turn, when its call began to be watched
         self._watched: int | None = None  # the call that is watched
+        self._watched_s = 0.0  # since when; a call counts from there, so that a late look harms nobody
+        self._waited_s: float | None = None  # of its turn, at that time
         self._policy: int | None = None  # before it stood back
         self._session_nice: int | None = None
         self._server = server
@@ -126,12 +128,9 @@ class ScorerProcess:
 
     def is_late(self, *, usual_s: float) -> bool:
         """Whether its call takes longer than twice what is given, without what it waited for its turn meanwhile."""
-        first = next(iter(self.jobs), None)
-        if first is None or self.is_async or self.busy_s < usual_s:
+        if self.is_async or self.busy_s < _WATCH_FROM_S or not self._is_watched():
             return False
-        if self._watched != first:
-            self._watched, self._waited_s = first, waited_s(self._forked.pid)
-        return self._charged_s() >= 2 * usual_s
+        return self.busy_s >= 2 * usual_s and self._charged_s() >= 2 * usual_s
 
     def hold(self) -> list[Job]:
         """Stand back from now on. Returns the jobs behind the one that runs: somebody else has to do them."""
@@ -163,10 +162,10 @@ class ScorerProcess:
         if self.is_async:
             latest_s = time.monotonic() - limit_s
             return [number for number, sent in self.jobs.items() if sent.sent_s < latest_s]
-        first = next(iter(self.jobs), None)
-        if first is None or self.busy_s <= limit_s:
+        if self.busy_s <= limit_s or not self._is_watched():
             return []
-        return [first] if self._charged_s() > limit_s or self.busy_s > _MOST_STRETCH * limit_s else []
+        is_over = self._charged_s() > limit_s or self.busy_s > max(_MOST_STRETCH * limit_s, limit_s + _LEAST_STRETCH_S)
+        return [next(iter(self.jobs))] if is_over else []
 
     def end(self, *, grace_s: float = 0.0) -> None:
         """Close its pipes, and kill it with what it started unless it ends within the grace."""
@@ -176,12 +175,20 @@ class ScorerProcess:
             self._wait_ended(limit_s=grace_s)
         self._server.kill(self._forked)
 
+    def _is_watched(self) -> bool:
+        """Whether its first job was watched before; it is from now on."""
+        first = next(iter(self.jobs), None)
+        if first is None or self._watched == first:
+            return first is not None
+        self._watched, self._watched_s = first, time.monotonic()
+        self._waited_s = waited_s(self._forked.pid)
+        return False
+
     def _charged_s(self) -> float:
-        """How long its first job runs, without what it waited for its turn since it is watched."""
-        if self._waited_s is None or self._watched != next(iter(self.jobs), None):
-            return self.busy_s
-        waited = waited_s(self._forked.pid)
-        return self.busy_s - (0.0 if waited is None else max(0.0, waited - self._waited_s))
+        """How long its first job is watched, without what it waited for its turn meanwhile."""
+        waited = None if self._waited_s is None else waited_s(self._forked.pid)
+        lost_s = 0.0 if waited is None or self._waited_s is None else max(0.0, waited - self._waited_s)
+        return time.monotonic() - self._watched_s - lost_s
 
     def _wait_ended(self, *, limit_s: float) -> str:
         """How it ended; empty when it does not within the limit."""
