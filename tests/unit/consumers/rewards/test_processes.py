@@ -102,7 +102,7 @@ def test_calls_that_never_return_are_ended_and_the_rest_is_as_fast_as_before(rig
     assert stage._context.metrics.snapshot()["scorers_lost{reason=timeout}"] == 10
     assert 1 <= pool_of(stage).num_processes <= 4
     # What hangs costs its own limit and a new process; nobody else waits for more than that.
-    assert took_s < 3 * clean_s + 10 * (limit_s + 2 * start_s), f"{took_s:.1f} s, {clean_s:.1f} s without"
+    assert took_s < 5 * clean_s + 10 * (limit_s + 2 * start_s), f"{took_s:.1f} s, {clean_s:.1f} s without"
     stage.stop(deadline=Deadline.after(5))
     rig.started.clear()
     assert children("consumers.rewards.fork_server") == set(), "processes were left behind"

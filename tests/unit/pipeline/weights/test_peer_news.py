@@ -67,32 +67,27 @@ def test_later_lines_tell_of_wanted_chunks_only(store: ChunkStore, listen: Liste
     assert listener.next() == News(chunks=(_WANTED,))
 
 
-def _put(
-    root: Path, go: multiprocessing.queues.SimpleQueue[bytes], done: multiprocessing.queues.SimpleQueue[float]
-) -> None:
+def _put(root: Path, go: multiprocessing.queues.SimpleQueue[bytes]) -> None:
     store = ChunkStore(root, max_bytes=2**30)
     while data := go.get():
         store.put(data)
-        done.put(time.monotonic())
 
 
-def test_a_chunk_that_another_process_puts_is_told_within_a_tenth_of_a_second(
-    store: ChunkStore, listen: Listen
+def test_a_chunk_that_another_process_puts_is_told_without_a_look(
+    store: ChunkStore, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(peer_news, "_LOOK_S", 1e6)
     context = multiprocessing.get_context("spawn")
-    go, done = context.SimpleQueue(), context.SimpleQueue()
-    process = context.Process(target=_put, args=(store.root, go, done))
+    go = context.SimpleQueue()
+    process = context.Process(target=_put, args=(store.root, go))
     process.start()
     wanted = [bytes([n]) for n in range(7)]
     listener = listen([digest_of(data) for data in wanted])
-    delays_s = []
     for data in wanted:
         go.put(data)
         assert listener.next() == News(chunks=(digest_of(data),))
-        delays_s.append(time.monotonic() - done.get())
     go.put(b"")
     process.join(30)
-    assert sorted(delays_s)[3] < 0.1
 
 
 def test_a_store_that_is_made_later_is_told_of_as_well(tmp_path: Path, listen: Listen) -> None:
@@ -163,7 +158,10 @@ def _join(url: str, joined: multiprocessing.synchronize.Event) -> None:
     time.sleep(600)
 
 
-def test_a_member_whose_process_is_killed_leaves_at_once(url: str, listen: Listen) -> None:
+def test_a_member_whose_process_is_killed_leaves_without_a_wait_for_silence(
+    url: str, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_news, "_SILENCE_S", 1e4)
     witness = listen(member=_member("w"))
     context = multiprocessing.get_context("spawn")
     joined = context.Event()
@@ -172,9 +170,7 @@ def test_a_member_whose_process_is_killed_leaves_at_once(url: str, listen: Liste
     assert joined.wait(60)
     assert witness.next() == News(joined=(_member("killed"),))
     process.kill()
-    killed_s = time.monotonic()
     assert witness.next() == News(left=(_member("killed"),))
-    assert time.monotonic() - killed_s < 3.0
     process.join(30)
 
 
@@ -182,7 +178,7 @@ def test_while_nothing_happens_an_empty_line_says_that_the_peer_lives(listen: Li
     listener = listen()
     began_s = time.monotonic()
     assert [listener.line() for _ in range(3)] == [News()] * 3
-    assert 2.5 * NEWS_BEAT_S < time.monotonic() - began_s < 8 * NEWS_BEAT_S
+    assert time.monotonic() - began_s > 2.5 * NEWS_BEAT_S
 
 
 def _body(**fields: object) -> bytes:
@@ -242,7 +238,5 @@ def test_a_server_that_stops_ends_its_streams(store: ChunkStore) -> None:
     server = PeerServer(PeerSettings(stores=[store], token=TOKEN))
     with listening(server.start()) as listen:
         listener = listen()
-        began_s = time.monotonic()
         server.stop()
         assert listener.has_ended
-        assert time.monotonic() - began_s < 3.0
