@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
@@ -14,6 +15,7 @@ from ops.live.picture import NoticePicture, RunPicture, Span
 from ops.top.screen import screen
 from ops.top.strip import MARKS, strip
 from ops.top.watch import show_once
+from ops.top.words import clock, number
 from tests.unit.ops.live.pictures import NOW_MS, learner, picture, process, reward, rollout
 from tests.unit.ops.report.made_run import PARTITIONS, two_lineages
 from topics.memory import MemoryLog
@@ -37,7 +39,7 @@ def text(seen: RunPicture, *, width: int = 80, height: int | None = 24) -> str:
     return "\n".join(line.plain for line in screen(seen, width=width, height=height, keys="q ends"))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 50), (40, 12), (80, 5)])
+@pytest.mark.parametrize("size", [(80, 24), (140, 50), (40, 12), (80, 5), (9, 4), (1, 1)])
 @pytest.mark.parametrize("make", [slow_reward, picture, crowded])
 def test_it_fits(make: object, size: tuple[int, int]) -> None:
     assert callable(make)
@@ -90,6 +92,10 @@ def test_text_of_others_is_neither_markup_nor_control() -> None:
     shown = text(replace(picture(), notices=(bad,)))
     assert "[red]?[2J end :smile:" in shown
     assert "\x1b" not in shown
+
+
+def test_numbers_and_times_that_are_none_are_unknown() -> None:
+    assert (number(math.nan), number(math.inf), clock(1e30)) == ("-", "-", "-")
 
 
 def test_a_silent_process_says_so() -> None:
