@@ -29,7 +29,7 @@ _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
 _READ_BYTES = 256 * 1024
 _END_S = 0.5  # between the end of its pipe and its own
 _LOOK_S = 0.005
-_MOST_STRETCH, _LEAST_STRETCH_S = 3.0, 10.0
+_MOST_STRETCH, _LEAST_STRETCH_S = 3.0, 5.0
 _WATCH_FROM_S = 0.005  # shorter calls are not looked at
 
 
