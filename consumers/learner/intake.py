@@ -109,8 +109,9 @@ class Intake:
         self._topic_ids: dict[str, str] | None = None
 
     def read(self, *, wait_s: float, num_ready_elsewhere: int = 0) -> int:
-        """Wait at most `wait_s` for a record, then pump until nothing more is at hand, or for `TURN_S`; gives the number
-        of records read. See `pump`.
+        """Wait at most `wait_s` for a record, then pump until nothing more is at hand, or for `TURN_S`.
+
+        Gives the number of records read; see `pump`.
         """
         clock = self._context.clock
         num_read = num_new = self.pump(
