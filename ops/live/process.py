@@ -117,7 +117,7 @@ class ProcessFold:
             slot=self.labels.get("slot", ""),
             domain=self.labels.get("domain", ""),
             standing=standing,
-            phase=self.spans.phase,
+            phase=self.spans.newest if is_at_work else self.spans.phase,  # between two phases it is in the one before
             phase_since_ms=self.spans.since_ms,
             began_ms=self.began_ms,
             heard_ms=self.heard_ms,
