@@ -93,7 +93,7 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
         raise _invalid(sample, Reason.BAD_SAMPLING, seen=f"temperature {temperature}, allowed are {TEMPERATURES}")
     _check_runs(sample, len(tokens) // 4)
     _check_numbers(sample, logprobs)
-    if sample.turns or sample.step_rewards:
+    if sample.turns or sample.step_rewards or sample.turn_ms:
         _check_turns(sample)
 
 
@@ -238,6 +238,9 @@ def _check_turns(sample: Sample) -> None:
         raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
     if not np.isfinite(np.frombuffer(rewards, _F32)).all():
         raise _invalid(sample, Reason.NON_FINITE_REWARD, seen="a step reward that is no finite number")
+    if sample.turn_ms and len(sample.turn_ms) != 2 * len(turns) + 4:
+        seen = f"{len(sample.turn_ms)} bytes of times (4 each, 2 per turn and 1 more) for {len(ends) - 1} turns"
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
 
 
 def _check_numbers(sample: Sample, logprobs: bytes) -> None:

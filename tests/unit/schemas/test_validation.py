@@ -77,6 +77,8 @@ def test_rounding_above_zero_and_very_unlikely_tokens_pass(value: float) -> None
         ({"turns": b"abc"}, Reason.LENGTH_MISMATCH),
         ({"turns": b"", "step_rewards": pack_f32([1.0])}, Reason.LENGTH_MISMATCH),
         ({"step_rewards": pack_f32([1.0])}, Reason.LENGTH_MISMATCH),
+        ({"turns": b"", "step_rewards": b"", "turn_ms": pack_i32([1])}, Reason.LENGTH_MISMATCH),
+        ({"turn_ms": pack_i32([1, 2, 3, 4])}, Reason.LENGTH_MISMATCH),
         ({"step_rewards": pack_f32([1.0, float("nan")])}, Reason.NON_FINITE_REWARD),
         ({"completion_tokens": SAMPLE.completion_tokens[:-1]}, Reason.LENGTH_MISMATCH),
         ({"completion_tokens": pack_i32([1, 2, 3])}, Reason.LENGTH_MISMATCH),

@@ -85,6 +85,16 @@ def test_phases_are_spans_and_shares(log: MemoryLog, clock: ManualClock) -> None
     assert (learner.host, learner.standing) == ("h", "at work")
 
 
+def test_between_two_phases_a_process_is_in_the_one_before(log: MemoryLog, clock: ManualClock) -> None:
+    """The end of one and the begin of the next are two records, and a look may come between them."""
+    clock.advance(8)
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="forward_backward", at_s=2)
+    run.event(LEARNER, "phase_ended", name="forward_backward", at_s=7)
+    run.end()
+    assert the(picture_of(log, clock), LEARNER).phase == "forward_backward"
+
+
 def test_rates_are_between_heartbeats(log: MemoryLog, clock: ManualClock) -> None:
     clock.advance(4)
     run = MadeRun(log)
