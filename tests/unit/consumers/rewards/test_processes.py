@@ -204,6 +204,20 @@ def test_scoring_goes_on_when_the_process_that_forks_others_is_killed(rig: Rig) 
     score(rig, 100, stage)
 
 
+def test_what_scorers_started_ends_with_the_process_that_forked_them(
+    rig: Rig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_samples(rig.log, [sample(0)])
+    stage = rig.stage(plugin=f"{APART}:starts_a_child", isolation="process", timeout_s=60, timeout_retries=0)
+    said: list[str] = []
+    turn_until(stage, lambda: "child " in "".join(said) or said.append(capfd.readouterr().err) is not None)
+    child = int("".join(said).split("child ")[1].split()[0])
+    server = pool_of(stage)._server._process
+    assert server is not None
+    server.kill()
+    turn_until(stage, lambda: ended(child))
+
+
 def test_a_scorer_that_dies_is_a_failure_of_its_sample_only(rig: Rig) -> None:
     write_samples(rig.log, (sample(group) for group in range(20)))
     stage = rig.stage(plugin=f"{APART}:dies_on_3", isolation="process", num_workers=1, retry_backoff_s=0.01)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import pty
+import signal
+import termios
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
@@ -14,7 +18,7 @@ from ops.live.follower import Follower
 from ops.live.picture import NoticePicture, RunPicture, Span
 from ops.top.screen import screen
 from ops.top.strip import MARKS, strip
-from ops.top.watch import show_once
+from ops.top.watch import show_once, watch
 from ops.top.words import clock, number
 from tests.unit.ops.live.pictures import NOW_MS, learner, picture, process, reward, rollout
 from tests.unit.ops.report.made_run import PARTITIONS, two_lineages
@@ -105,6 +109,14 @@ def test_a_silent_process_says_so() -> None:
     assert "silent 20 s" in shown
 
 
+class Ending(Follower):
+    """One during whose first picture the process is told to end."""
+
+    def picture(self, *, spans_s: float | None = None) -> RunPicture:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().picture(spans_s=spans_s)
+
+
 def test_once_prints_a_picture_without_colours() -> None:
     log = MemoryLog(run="made", data_partitions=PARTITIONS)
     two_lineages(log)
@@ -114,3 +126,17 @@ def test_once_prints_a_picture_without_colours() -> None:
     assert "step 3" in file.getvalue()
     assert "\x1b" not in file.getvalue()
     assert "abandoned_branch 2" in file.getvalue()
+
+
+def test_a_signal_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = pty.openpty()
+    terminal = os.fdopen(its)
+    monkeypatch.setattr("sys.stdin", terminal)
+    before, file = termios.tcgetattr(its), StringIO()
+    with Ending(MemoryLog(run="made", data_partitions=PARTITIONS)) as follower, pytest.raises(SystemExit) as ended:
+        watch(follower, Console(file=file, force_terminal=True, width=80, height=24))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert termios.tcgetattr(its) == before
+    assert "\x1b[?1049l" in file.getvalue().partition("\x1b[?1049h")[2]
+    terminal.close()
+    os.close(ours)
