@@ -167,12 +167,16 @@ METRICS = (
     *_of(
         "network",
         _counter(
-            "network_bytes", "Bytes that came in from peers, by class and by how far away they are.", "traffic", "scope"
+            "network_bytes",
+            "Bytes that came in from peers and ranks, by class and by how far away they are.",
+            "traffic",
+            "scope",
         ),
         _counter("weight_bytes", "Weight bytes moved.", "direction"),
         _counter("traffic_bytes", "Bytes sent by the host's sender.", "traffic"),
         _counter("traffic_held_up_s", "Time a class of traffic stood back for others.", "traffic"),
         _counter("record_bytes", "Encoded bytes of the values of records written to the broker.", "topic"),
+        _counter("record_read_bytes", "Encoded bytes of the values of records read from the broker.", "topic"),
     ),
     *_of(
         "staleness",

@@ -138,6 +138,12 @@ def _swap(request: BenchRequest) -> BenchResult:
     return bench_swap(SwapSize.quick() if request.quick else SwapSize(), engines=engines)
 
 
+def _trace(request: BenchRequest) -> BenchResult:
+    from ops.bench.observe.traces import TraceSize, bench_trace  # noqa: PLC0415 - needs torch
+
+    return bench_trace(TraceSize.quick() if request.quick else TraceSize(), say=request.say)
+
+
 def _traffic(request: BenchRequest) -> BenchResult:
     from ops.bench.traffic.bench import bench_traffic  # noqa: PLC0415 - the others need no network of their own
     from ops.bench.traffic.plan import TrafficPlan  # noqa: PLC0415
@@ -169,6 +175,7 @@ BENCHES: dict[str, Callable[[BenchRequest], BenchResult]] = {
     "soak": _soak,
     "stragglers": _stragglers,
     "swap": _swap,
+    "trace": _trace,
     "traffic": _traffic,
     "weights": _weights,
 }

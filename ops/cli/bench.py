@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ NAMES = (
     "soak",
     "stragglers",
     "swap",
+    "trace",
     "traffic",
     "weights",
 )
@@ -74,16 +76,18 @@ def bench(
     samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
     an hour. soak: the demo's work without an end, and what grows: memory, open files, lag. stragglers: steps with and
     without packing the last completions of a batch. swap: how long generation stands still for new weights with 64
-    requests in flight, against the bare load. traffic: a version to a few hosts alone, beside a checkpoint upload, and
-    beside one that stands back (needs root); about three minutes. weights: a version to many hosts on a network of
-    shaped links (needs root), ours beside one source for all, a tree and a chain, and with hosts killed half-way; about
-    seven minutes.
+    requests in flight, against the bare load. trace: half a second planted in the engine or in the reward of known
+    samples, trained, dropped and failed, and whether `rlweave trace` finds it at that hop; under two minutes. traffic:
+    a version to a few hosts alone, beside a checkpoint upload, and beside one that stands back (needs root); about
+    three minutes. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source
+    for all, a tree and a chain, and with hosts killed half-way; about seven minutes.
     """
     from ops.bench.catalog import BENCHES, BenchRequest
     from ops.outputs import check_file, writing
 
     if json_file is not None:
         check_file(json_file, setting="--json")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     request = BenchRequest(quick=quick, kafka=kafka, state_dir=state_dir, say=_say, engine=engine, minutes=minutes)
     result = BENCHES[name](request)
     click.echo(result.text())

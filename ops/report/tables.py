@@ -68,6 +68,12 @@ def evaluations(curves: Sequence[EvaluationCurve]) -> str:
     )
 
 
+def verdicts(facts: RunFacts) -> str:
+    """What `rlweave top` said while the run went on."""
+    rows = [(each.last.kind, f"{each.share:.0%}", each.last.text, each.last.advice) for each in facts.verdicts]
+    return table("Who starved, and why", ("verdict", "of the time", "what it said last", "what to do"), rows=rows)
+
+
 def phases(summary: RunSummary) -> str:
     """Share of each phase."""
     rows = [
@@ -181,7 +187,12 @@ def _launches(records: Sequence[Mapping[str, Json]]) -> Iterator[Row]:
 
 
 def _time(unix_ms: int) -> str:
-    return datetime.fromtimestamp(unix_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """`-` for a time of no calendar, which others may have written."""
+    try:
+        found = datetime.fromtimestamp(unix_ms / 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return "-"
+    return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _text(value: Json) -> str:

@@ -19,4 +19,6 @@ def test_a_made_up_run_is_shown_its_drops_are_listed_and_samples_of_it_open(
     values = found.values
     assert values["dashboard_num_samples"] == 4_000
     for name in ("first_view_s", "all_read_s", "drops_s", "indexed_s", "click_s", "max_rss_bytes"):
-        assert float(values[f"dashboard_{name}"] or 0) > 0
+        for size in ("", "small_"):
+            assert float(values[f"dashboard_{size}{name}"] or 0) > 0
+    assert values["dashboard_small_num_samples"] == 400

@@ -1,10 +1,10 @@
 """How soon the dashboard shows a long run, and the memory it takes.
 
-Order: (1) a run is made up on a real broker; (2) `rlweave dashboard` is started on it, as a user does, and a client
-takes the page, its files and the stream: the first view is there when verdict, timeline and drops have come; (3) the
-client waits until all is read; (4) it asks for the list of drops and for samples of it, one after the other, old ones
-too.
-Data in: a size. Data out: `BenchResult`.
+Order, for a run of a tenth of the size and then for the whole one, so that it shows what grows with the run: (1) a run
+is made up on a real broker; (2) `rlweave dashboard` is started on it, as a user does, and a client takes the page, its
+files and the stream: the first view is there when verdict, timeline and drops have come; (3) the client waits until all
+is read; (4) it asks for the list of drops and for samples of it, one after the other, old ones too.
+Data in: whether it is to be quick. Data out: `BenchResult`.
 Invariants: times are from the request to the last byte that the view needs; memory is the server's own peak
 (`VmHWM`); topics that were made here are deleted.
 Failure: `BenchError` when the dashboard does not answer, or not as it should.
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -29,13 +29,16 @@ import orjson
 
 from ops.bench.broker import broker
 from ops.bench.dashboard.material import LongRun, write_run
-from ops.bench.result import BenchResult, Noise, Table
+from ops.bench.result import BenchResult, Noise, Number, Table
 from schemas.errors import RlweaveError
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 
 PARTITIONS = 8
 FIRST_VIEW = frozenset({"head", "verdict", "processes", "weave", "series", "drops"})
+NUM_GROUPS, QUICK_GROUPS = 125_000, 500
+PART = 10  # the smaller run is such a part
+_CONNECT_S = 30.0
 _START_S = 60.0
 _READ_S = 900.0
 _CLICKS = 12
@@ -62,6 +65,15 @@ class Seen:
     max_rss_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A run, and what was seen of it."""
+
+    size: LongRun
+    made_s: float  # until it was written
+    seen: Seen
+
+
 def bench_dashboard(
     *, quick: bool, kafka: str | None, state_dir: Path, say: Callable[[str], None] = lambda _: None
 ) -> BenchResult:
@@ -72,16 +84,25 @@ def bench_dashboard(
         ServicesError: there is no broker and none can be started.
     """
     noise = Noise()
-    size = LongRun(num_groups=500 if quick else 125_000)
-    with ExitStack() as leaving:
-        bootstrap = leaving.enter_context(broker(kafka, state_dir=state_dir))
-        log = KafkaLog(bootstrap, run=f"bench-{uuid4().hex[:8]}", data_partitions=PARTITIONS)
-        log.connect(deadline=Deadline.after(10.0))
-        log.admin().ensure_topics()
-        leaving.callback(log.admin().delete_topics)
+    num_groups = QUICK_GROUPS if quick else NUM_GROUPS
+    with broker(kafka, state_dir=state_dir) as bootstrap:
+        small = _looked(LongRun(num_groups=num_groups // PART), bootstrap, say=say)
+        whole = _looked(LongRun(num_groups=num_groups), bootstrap, say=say)
+    return dashboard_result(small, whole, noise=noise)
+
+
+def _looked(size: LongRun, bootstrap: str, *, say: Callable[[str], None]) -> Looked:
+    """One size, whose topics are deleted afterwards."""
+    log = KafkaLog(bootstrap, run=f"bench-{uuid4().hex[:8]}", data_partitions=PARTITIONS)
+    log.connect(deadline=Deadline.after(_CONNECT_S))
+    log.admin().ensure_topics()
+    try:
+        began_s = time.monotonic()
         write_run(log, size, say=say)  # (1)
-        seen = look_at(log.run, bootstrap, say=say)
-    return _result(size, seen, noise=noise)
+        made_s = time.monotonic() - began_s
+        return Looked(size=size, made_s=made_s, seen=look_at(log.run, bootstrap, say=say))
+    finally:
+        log.admin().delete_topics()
 
 
 def look_at(run: str, bootstrap: str, *, say: Callable[[str], None]) -> Seen:
@@ -133,6 +154,7 @@ class _Client:
             if time.monotonic() - began_s > _READ_S:
                 raise BenchError(f"the topics were not read within {_READ_S:g} s")
         read_s = time.monotonic() - began_s
+        say(f"dashboard: all was read after {read_s:.1f} s")
         drops_s, indexed_s, clicks = self._drops(say)
         return Seen(
             first_view_s=first_s,
@@ -212,20 +234,47 @@ def _address(server: subprocess.Popen[bytes]) -> str:
     raise BenchError(f"`rlweave dashboard` did not say an address; it ended with {server.poll()}")
 
 
-def _result(size: LongRun, seen: Seen, *, noise: Noise) -> BenchResult:
+def dashboard_result(small: Looked, whole: Looked, *, noise: Noise) -> BenchResult:
+    """Both sizes side by side, and the memory between them."""
+    growth_bytes = whole.seen.max_rss_bytes - small.seen.max_rss_bytes
     values = {
-        "dashboard_num_samples": size.num_samples,
-        "dashboard_first_view_s": round(seen.first_view_s, 3),
-        "dashboard_first_view_share": round(seen.share_then, 3),
-        "dashboard_all_read_s": round(seen.all_read_s, 2),
-        "dashboard_drops_s": round(seen.drops_s, 3),
-        "dashboard_indexed_s": round(seen.indexed_s, 2),
-        "dashboard_click_s": round(seen.click_s, 3),
-        "dashboard_slowest_click_s": round(seen.slowest_click_s, 3),
-        "dashboard_first_rss_bytes": seen.first_rss_bytes,
-        "dashboard_max_rss_bytes": seen.max_rss_bytes,
+        **{f"dashboard_{name}": value for name, value in _values(whole).items()},
+        **{f"dashboard_small_{name}": value for name, value in _values(small).items()},
+        "dashboard_rss_growth_bytes": growth_bytes,
+        "dashboard_rss_growth_bytes_per_sample": round(
+            growth_bytes / (whole.size.num_samples - small.size.num_samples), 2
+        ),
     }
-    rows = (
+    lines = list(zip(_lines(small), _lines(whole), strict=True))
+    table = Table(
+        title="dashboard on a run that is long, beside one of a tenth",
+        headers=("what", *(f"{each.size.num_samples:,} samples" for each in (small, whole))),
+        rows=tuple((few[0], few[1], many[1]) for few, many in lines),
+    )
+    notes = (f"Ten times the samples take {growth_bytes / _MIB:+.0f} MiB at most.",)
+    return BenchResult(name="dashboard", table=table, values=values, notes=notes, noise=noise.values(num_repeats=1))
+
+
+def _values(looked: Looked) -> dict[str, Number]:
+    seen = looked.seen
+    return {
+        "num_samples": looked.size.num_samples,
+        "made_s": round(looked.made_s, 2),
+        "first_view_s": round(seen.first_view_s, 3),
+        "first_view_share": round(seen.share_then, 3),
+        "all_read_s": round(seen.all_read_s, 2),
+        "drops_s": round(seen.drops_s, 3),
+        "indexed_s": round(seen.indexed_s, 2),
+        "click_s": round(seen.click_s, 3),
+        "slowest_click_s": round(seen.slowest_click_s, 3),
+        "first_rss_bytes": seen.first_rss_bytes,
+        "max_rss_bytes": seen.max_rss_bytes,
+    }
+
+
+def _lines(looked: Looked) -> list[tuple[str, str]]:
+    seen = looked.seen
+    return [
         ("first view (page, verdict, timeline, drops)", f"{seen.first_view_s:.2f} s"),
         ("  part of the topics read by then", f"{seen.share_then:.0%}"),
         ("all read", f"{seen.all_read_s:.1f} s"),
@@ -235,6 +284,5 @@ def _result(size: LongRun, seen: Seen, *, noise: Noise) -> BenchResult:
         ("a sample opened from it, slowest", f"{seen.slowest_click_s:.2f} s"),
         ("memory at the first view", f"{seen.first_rss_bytes / _MIB:.0f} MiB"),
         ("memory at most", f"{seen.max_rss_bytes / _MIB:.0f} MiB"),
-    )
-    table = Table(title=f"dashboard on a run of {size.num_samples:,} samples", headers=("what", "seen"), rows=rows)
-    return BenchResult(name="dashboard", table=table, values=values, noise=noise.values(num_repeats=1))
+        ("(the run was written in)", f"{looked.made_s:.0f} s"),
+    ]

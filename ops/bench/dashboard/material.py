@@ -9,7 +9,7 @@ Failure: `DeliveryError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from topics.log import Log, Writer, WriterSettings
 
 STEP_S = 0.8
 _ROLLOUTS = 2
+_POOL = 64  # groups
 _PIECE = 8  # steps that are written before a flush
 _FLUSH_S = 600.0
 _DELIVERY_S = 300.0  # a machine that is busy with other work is no fault
@@ -73,7 +74,7 @@ def write_run(log: Log, size: LongRun, *, say: Callable[[str], None]) -> None:
             run=log.run, lineage=1, parent=0, branch_step=0, seq=0, holder="learner-bench-1-0", started_unix_ms=began_ms
         )
         writer.write(LEDGER, started, partition=partition)
-    made = make_groups(log.run, num_groups=size.num_groups, group_size=size.group_size, num_tokens=size.num_tokens)
+    made = _made(log.run, size)
     seqs = [1] * log.data_partitions
     for step in range(1, size.num_steps + 1):
         tell.step(step, num_samples=size.groups_per_step * size.group_size)
@@ -88,16 +89,24 @@ def write_run(log: Log, size: LongRun, *, say: Callable[[str], None]) -> None:
     writer.close(deadline=Deadline.after(5.0))
 
 
-def _write_step(writer: Writer, made: Iterator[list[Sample]], *, size: LongRun, step: int, seqs: list[int]) -> None:
+def _made(run: str, size: LongRun) -> list[list[Sample]]:
+    """Groups of which all others are copies but for number and version: packing anew is not what is measured."""
+    return list(make_groups(run, num_groups=_POOL, group_size=size.group_size, num_tokens=size.num_tokens))
+
+
+def _write_step(writer: Writer, made: Sequence[Sequence[Sample]], *, size: LongRun, step: int, seqs: list[int]) -> None:
     born = Version(lineage=1, step=max(0, step - 1 - step % 3))
+    runs = (VersionRun(num_tokens=size.num_tokens, version=born),)
     first = (step - 1) * size.groups_per_step
     outcomes: list[Outcome] = []
     for group in range(first, min(first + size.groups_per_step, size.num_groups)):
-        samples = next(made)
-        run = samples[0].run
-        writer.write(PROMPTS, make_prompt(run, group, group_size=size.group_size, num_tokens=size.num_tokens))
+        samples = [
+            replace(each, group=group, attempt=f"{group:08x}", version_runs=runs) for each in made[group % len(made)]
+        ]
+        prompt = make_prompt(samples[0].run, group, group_size=size.group_size, num_tokens=size.num_tokens)
+        writer.write(PROMPTS, prompt)
         for sample in samples:
-            writer.write(SAMPLES, replace(sample, version_runs=(VersionRun(num_tokens=size.num_tokens, version=born),)))
+            writer.write(SAMPLES, sample)
             writer.write(REWARDS, make_reward(sample))
         partition = group % len(seqs)
         outcomes.append(_outcome(samples, step=step, born=born, seq=seqs[partition]))
@@ -106,7 +115,7 @@ def _write_step(writer: Writer, made: Iterator[list[Sample]], *, size: LongRun, 
         writer.write(LEDGER, outcome)
 
 
-def _outcome(samples: list[Sample], *, step: int, born: Version, seq: int) -> Outcome:
+def _outcome(samples: Sequence[Sample], *, step: int, born: Version, seq: int) -> Outcome:
     group, attempt = samples[0].group, samples[0].attempt
     reason = str(_REASONS[group // 16 % len(_REASONS)]) if group % 16 == 15 else None
     result = Result.TRAINED if reason is None else Result.DROPPED

@@ -15,35 +15,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import fmean
 
 from ops.bench import result
 from ops.bench.observe.faults import FAULTS, Fault, Usual
+from ops.bench.observe.stages import Running, running, set_up
 from ops.bench.soak import BenchError
-from ops.chaos.crew import Crew
 from ops.chaos.servers import Servers
-from ops.demo import CONTEXT_TOKENS
-from ops.live.crew import at_work
-from ops.live.facts import facts_of
-from ops.live.follower import Follower, FollowSettings
 from ops.live.measures import measures_of
 from ops.live.picture import RunPicture, Verdict
 from ops.live.verdict import judge
-from ops.run_ends import LogEnds
-from ops.run_file import RunFile, load_run_file, save_run_file
 from ops.top.screen import screen
-from ops.wiring import open_log, programs
-from pipeline.engines.tiny import make_tiny_model
-from pipeline.stage import CONNECT_S
-from pipeline.weights.tokens import load_or_create_token
-from topics.clock import Deadline
 
 LOOK_S = 1.0
-_START_S = 240.0
-_GRACE_S = 60.0
-_STEPS = 100_000
 _NONE = Fault(name="none", kind="", what="no fault", overrides=())
 
 
@@ -154,76 +139,19 @@ def _screen(picture: RunPicture) -> str:
 
 
 def _watched(fault: Fault, folder: Path, *, servers: Servers, watch_s: float) -> Seen:
-    run_file = _set_up(fault, folder, servers=servers)
-    log = open_log(run_file)
-    said: list[str] = []
-    crew = Crew(
-        programs(run_file, settings_file=run_file.run.folder / "settings.json"),
-        run_file.supervisor,
-        ends=LogEnds(log, run_file=run_file),
-        say=said.append,
-    )
-    settings = FollowSettings(heartbeat_s=run_file.run.heartbeat_s, facts=facts_of(run_file))
-    with ExitStack() as leaving:
-        leaving.callback(crew.stop)
-        follower = leaving.enter_context(Follower(log, settings=settings))
-        crew.start()
-        _await_work(follower, crew)
-        looks, last = _looks(follower, crew, watch_s=watch_s)
-        crew.stop(grace_s=_GRACE_S)
+    run_file = set_up(f"observe-{fault.name}", folder, servers=servers, overrides=fault.overrides)
+    with running(run_file) as run:
+        looks, last = _looks(run, watch_s=watch_s)
     return Seen(fault=fault, looks=tuple(looks), last=last)
 
 
-def _await_work(follower: Follower, crew: Crew) -> None:
-    deadline = Deadline.after(_START_S)
-    while True:
-        follower.turn(limit_s=0.5)
-        learners = at_work(follower.picture(spans_s=1.0).processes, "learner")
-        if any(each.phase == "forward_backward" for each in learners) or follower.picture(spans_s=1.0).last_step:
-            return
-        _check(crew)
-        if deadline.expired:
-            raise BenchError(f"the learner did not begin within {_START_S:g} s: {crew.last_words()}")
-        time.sleep(0.1)
-
-
-def _looks(follower: Follower, crew: Crew, *, watch_s: float) -> tuple[list[tuple[float, Verdict]], RunPicture]:
+def _looks(run: Running, *, watch_s: float) -> tuple[list[tuple[float, Verdict]], RunPicture]:
     began_s, looks = time.monotonic(), list[tuple[float, Verdict]]()
     while True:
         time.sleep(LOOK_S)
-        follower.turn(limit_s=0.5)
-        _check(crew)
-        picture, passed_s = follower.picture(spans_s=75.0), time.monotonic() - began_s
+        run.follower.turn(limit_s=0.5)
+        run.check()
+        picture, passed_s = run.follower.picture(spans_s=75.0), time.monotonic() - began_s
         looks.append((passed_s, judge(picture)))
         if passed_s >= watch_s:
             return looks, picture
-
-
-def _check(crew: Crew) -> None:
-    if crew.ended is not None:
-        raise BenchError(f"the run ended by itself with code {crew.ended}: {crew.last_words()}")
-
-
-def _set_up(fault: Fault, folder: Path, *, servers: Servers) -> RunFile:
-    with as_file(files("ops") / "demo.toml") as path:
-        run_file = load_run_file(
-            path,
-            overrides=[
-                f'run.name="observe-{fault.name}"',
-                f'run.dir="{folder}"',
-                f"run.max_steps={_STEPS}",
-                f'model.path="{folder / "model"}"',
-                f'learner.oracle_file="{folder / "oracle.jsonl"}"',
-                f'kafka.bootstrap="{servers.bootstrap}"',
-                f'redis.url="{servers.redis_url}"',
-                *fault.overrides,
-            ],
-        )
-    if not run_file.model.path.exists():
-        make_tiny_model(run_file.model.path, seed=run_file.run.seed, context_tokens=CONTEXT_TOKENS)
-    log = open_log(run_file)
-    log.connect(deadline=Deadline.after(CONNECT_S))
-    log.admin().ensure_topics()
-    load_or_create_token(run_file.run.folder / "peer-token")
-    save_run_file(run_file, run_file.run.folder / "settings.json")
-    return run_file

@@ -31,6 +31,7 @@ def test_pairs_are_compared_each_by_itself() -> None:
     found = metrics_result([pair(1.1, 1.0), pair(3.3, 3.0), pair(1.1, 1.0)], count_us=0.5, noise=Noise())
     assert found.values["cost_share"] == pytest.approx(0.1)
     assert found.values["cost_cpu_s_per_1000_samples"] == pytest.approx(0.1)
+    assert found.values["cost_share_min"] == found.values["cost_share_max"] == pytest.approx(0.1)
     assert "+10.0%" in found.table.text()
     assert all(isinstance(value, float | int) for value in found.values.values())
 
