@@ -140,7 +140,12 @@ def test_what_scorers_started_ends_with_the_process_that_forked_them(
     write_samples(rig.log, [sample(0)])
     stage = rig.stage(plugin=f"{APART}:starts_a_child", isolation="process", timeout_s=60, timeout_retries=0)
     said: list[str] = []
-    turn_until(stage, lambda: "child " in "".join(said) or said.append(capfd.readouterr().err) is not None)
+
+    def has_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return "child " in "".join(said)
+
+    turn_until(stage, has_said)
     child = int("".join(said).split("child ")[1].split()[0])
     server = pool_of(stage)._server._process
     assert server is not None
