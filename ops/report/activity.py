@@ -120,7 +120,11 @@ class Activity:
         """Put time on the axis, second by second, so that a long phase is not one point."""
         waits = self.waiting.setdefault(event.stage, Bins())
         busy = self.waiting.setdefault(f"{event.stage}/total", Bins())
-        left_s, at_s = spent_s, self.at_s(event)
+        at_s = self.at_s(event)
+        left_s = min(spent_s, at_s)
+        if spent_s > left_s:  # of the time before the axis begins, however long
+            waits.add(0.0, spent_s - left_s if is_waiting else 0.0)
+            busy.add(0.0, spent_s - left_s)
         while left_s > 0:
             piece_s = min(left_s, waits.width_s)
             waits.add(at_s - left_s, piece_s if is_waiting else 0.0)
