@@ -36,6 +36,7 @@ from topics.log import Envelope, LostOffsets, Positions, ReaderSettings, Recreat
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
 _GROUPED = (PromptGroup, Sample, Reward, ReferenceScore)
 MAX_RECORDS = 1000  # of one poll batch: some ms of work
+_FEW_RECORDS = 32  # a poll that gives fewer has emptied what was at hand; of more than that, one hands over 64
 _RESUME_SHARE = 0.9  # of buffer_bytes: reading goes on below it, so that pausing does not flutter
 
 
@@ -111,14 +112,14 @@ class Intake:
     def read(self, *, wait_s: float, num_ready_elsewhere: int = 0) -> int:
         """Wait at most `wait_s` for a record, then pump until nothing more is at hand, or for `TURN_S`.
 
-        Gives the number of records read; see `pump`.
+        Gives the number of records read. See `pump`.
         """
-        clock = self._context.clock
+        clock, few = self._context.clock, min(_FEW_RECORDS, MAX_RECORDS)
         num_read = num_new = self.pump(
             deadline=Deadline.after(wait_s, clock=clock), num_ready_elsewhere=num_ready_elsewhere
         )
         turn = Deadline.after(TURN_S, clock=clock)
-        while num_new > 0 and not turn.expired:
+        while num_new >= few and not turn.expired:
             num_new = self.pump(deadline=Deadline.after(0.0, clock=clock), num_ready_elsewhere=num_ready_elsewhere)
             num_read += num_new
         return num_read

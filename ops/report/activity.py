@@ -1,9 +1,9 @@
-"""What the processes of a run did, from their events: who took part, where time went, gauges over time, steps.
+"""What the processes of a run did, from their events: who took part, where time went, steps.
 
-Data in: StageEvents, in order per instance. Data out: shares of time, series, one entry per step.
+Data in: StageEvents, in order per instance. Data out: shares of time, one entry per step.
 Invariants: time between two events of an instance belongs to the phase it was in, so a process that was killed counts
-up to its last event; differences are of the instance's own monotonic clock, the place on the time axis is the wall
-clock's; both clamp at 0 (promise 13). Steps of abandoned branches are left out.
+up to its last event; differences are of the instance's own monotonic clock and clamp at 0 (promise 13). Steps of
+abandoned branches are left out. Numbers over time are those of `ops.live` (`ops.report.verdicts`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ops.report.series import Bins
 from ops.run_view import pid_of
 from pipeline.history import Lineages
 from schemas.records import StageEvent, Version
 
-GAUGES = ("ready_groups", "open_groups", "credit_groups", "lag_records", "running_sequences")
-SHOWN_BINS = 48  # of waits over time: a phase is often shorter than a bin, so fine bins jump between 0 and 1
-_OWNERS = {"ready_groups": "learner", "open_groups": "learner", "credit_groups": "prompts"}  # else: any stage
-_WAITING = ("waiting", "breaker")
 _HEARD_MS = 10_000  # width of the spans in which something was heard
 _PAUSE_MS = 60_000  # of silence of all processes, at least, that counts as a pause of the run
 
@@ -38,7 +33,6 @@ class Process:
 class _Seen:
     phase: str = ""
     at_s: float | None = None
-    num_tokens: float = 0.0
 
 
 @dataclass
@@ -54,9 +48,6 @@ class Activity:
     phase_s: defaultdict[str, defaultdict[str, float]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
-    waiting: dict[str, Bins] = field(default_factory=dict)  # stage -> 1 while waiting, 0 while not, weighted by time
-    gauges: dict[str, Bins] = field(default_factory=dict)
-    tokens: Bins = field(default_factory=Bins)  # completion tokens made, by rollout heartbeats
     steps: dict[int, dict[str, float]] = field(default_factory=dict)  # gauges of the step notices
     step_unix_ms: dict[int, int] = field(default_factory=dict)  # when each was told
     versions: set[Version] = field(default_factory=set)  # the learner said it reached them
@@ -77,9 +68,7 @@ class Activity:
         self._spend(event)
         if event.stage == "learner" and event.version is not None:
             self.versions.add(event.version)
-        if event.kind == "heartbeat":
-            self._beat(event)
-        elif event.kind == "notice" and event.name == "step" and event.stage == "learner":
+        if event.kind == "notice" and event.name == "step" and event.stage == "learner":
             self._step(event)
 
     def paused_ms(self, first_ms: int, last_ms: int) -> int:
@@ -97,58 +86,17 @@ class Activity:
                 found[stage] = {name: spent_s / total_s for name, spent_s in sorted(phases.items())}
         return found
 
-    def at_s(self, event: StageEvent) -> float:
-        """Seconds since the first event read."""
-        first = event.unix_ms if self.first_unix_ms is None else self.first_unix_ms
-        return max(0.0, (event.unix_ms - first) / 1000)
-
     def _spend(self, event: StageEvent) -> None:
         seen = self._seen.setdefault(event.instance, _Seen())
         spent_s = 0.0 if seen.at_s is None else event.monotonic_s - seen.at_s
         self.num_clock_skews += spent_s < 0
         if seen.phase and spent_s > 0:
             self.phase_s[event.stage][seen.phase] += spent_s
-            is_waiting = seen.phase.startswith(_WAITING)
-            self._spread(event, spent_s=spent_s, is_waiting=is_waiting)
         seen.at_s = event.monotonic_s
         if event.kind == "phase_began":
             seen.phase = event.name
         elif event.kind == "phase_ended":
             seen.phase = ""
-
-    def _spread(self, event: StageEvent, *, spent_s: float, is_waiting: bool) -> None:
-        """Put time on the axis, second by second, so that a long phase is not one point."""
-        waits = self.waiting.setdefault(event.stage, Bins())
-        busy = self.waiting.setdefault(f"{event.stage}/total", Bins())
-        at_s = self.at_s(event)
-        left_s = min(spent_s, at_s)
-        if spent_s > left_s:  # of the time before the axis begins, however long
-            waits.add(0.0, spent_s - left_s if is_waiting else 0.0)
-            busy.add(0.0, spent_s - left_s)
-        while left_s > 0:
-            piece_s = min(left_s, waits.width_s)
-            waits.add(at_s - left_s, piece_s if is_waiting else 0.0)
-            busy.add(at_s - left_s, piece_s)
-            left_s -= piece_s
-
-    def waiting_share(self, stage: str) -> tuple[list[float], list[float]]:
-        """(times in seconds, share of the time in which the stage's processes waited), per bin."""
-        waits, total = (self.waiting[name].coarse(SHOWN_BINS) for name in (stage, f"{stage}/total"))
-        pairs = enumerate(zip(waits.sums, total.sums, strict=True))
-        found = [((index + 0.5) * waits.width_s, wait / all_s) for index, (wait, all_s) in pairs if all_s > 0]
-        return [at for at, _ in found], [share for _, share in found]
-
-    def _beat(self, event: StageEvent) -> None:
-        for name in GAUGES:
-            if _OWNERS.get(name, event.stage) != event.stage:
-                continue
-            values = [value for key, value in event.gauges.items() if key.partition("{")[0] == name]
-            if values:
-                self.gauges.setdefault(name, Bins()).add(self.at_s(event), sum(values))
-        made, seen = event.gauges.get("tokens_generated", 0.0), self._seen[event.instance]
-        if event.stage == "rollout":
-            self.tokens.add(self.at_s(event), max(0.0, made - seen.num_tokens))
-            seen.num_tokens = made
 
     def _step(self, event: StageEvent) -> None:
         version = event.version

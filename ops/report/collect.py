@@ -1,7 +1,7 @@
 """Folds the topics of a run into what the report shows.
 
 Order: (1) the ledger, which says what survives; (2) prompts, samples, rewards and outcomes, one partition number at a
-time, since a group is on one partition of every topic; (3) events and weights.
+time, since a group is on one partition of every topic; (3) weights and events.
 Invariants: memory is bounded by one partition's ids and a fixed number of bins; nothing is committed.
 Failure: `DeadlineExceeded` or `LogError` when a topic cannot be read to its end.
 """
@@ -19,12 +19,14 @@ import orjson
 from blake3 import blake3
 
 from ops.evaluations import EvaluationCurve, curves_of, evaluations_of
+from ops.live.picture import SeriesPicture
 from ops.report.accounts import Accounts
 from ops.report.activity import Activity
 from ops.report.journal import Journal
 from ops.report.reading import read_to_end
 from ops.report.scores import Scores
 from ops.report.summary import RunSummary
+from ops.report.verdicts import Said, Verdicts
 from ops.run_file import RunFile
 from pipeline.history import LedgerView
 from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, PromptGroup, Reward, Sample, StageEvent
@@ -45,6 +47,8 @@ class RunFacts:
     num_published: int
     max_age: int | None  # the bound; None: there is none
     journal: Journal = field(default_factory=Journal)
+    verdicts: tuple[Said, ...] = ()
+    series: Mapping[str, SeriesPicture] = field(default_factory=dict)  # of `ops.live.series`
     evaluations: tuple[EvaluationCurve, ...] = ()
 
 
@@ -59,11 +63,12 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
     scores = Scores(lineages=view.lineages, rewards=run_file.reward_terms)
     for partition in range(log.data_partitions):  # (2)
         _fold_partition(log, partition, accounts=accounts, scores=scores)
-    activity, journal = Activity(view.lineages), Journal()
-    for envelope in read_to_end(log, [EVENTS]):  # (3)
+    activity, journal, verdicts = Activity(view.lineages), Journal(), Verdicts(run_file)
+    published = _published(log, verdicts)  # (3)
+    for envelope in read_to_end(log, [EVENTS]):
         if isinstance(envelope.record, StageEvent):
-            activity.add(envelope.record)
-            journal.add(envelope.record)
+            for fold in (activity, journal, verdicts):
+                fold.add(envelope.record)
     return RunFacts(
         view=view,
         accounts=accounts,
@@ -72,7 +77,9 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
         journal=journal,
         max_age=None if run_file.run.on_stale == "train" else run_file.run.max_staleness,
         evaluations=tuple(curves_of(evaluations_of(log), view.lineages)),
-        num_published=len(_published(log) | {str(each) for each in activity.versions}),
+        verdicts=verdicts.said(),
+        series=verdicts.series(),
+        num_published=len(published | {str(each) for each in activity.versions}),
     )
 
 
@@ -162,13 +169,14 @@ def _fold_partition(log: Log, partition: int, *, accounts: Accounts, scores: Sco
     scores.end_partition()
 
 
-def _published(log: Log) -> set[str]:
+def _published(log: Log, verdicts: Verdicts) -> set[str]:
     """Keys on the weights topic, `lineage.step`; a tombstone was a version, too."""
-    return {
-        envelope.key.decode()
-        for envelope in read_to_end(log, [WEIGHTS])
-        if envelope.key is not None and (envelope.record is None or isinstance(envelope.record, Manifest))
-    }
+    found = set()
+    for envelope in read_to_end(log, [WEIGHTS]):
+        verdicts.add_manifest(envelope.record, unix_ms=envelope.unix_ms)
+        if envelope.key is not None and (envelope.record is None or isinstance(envelope.record, Manifest)):
+            found.add(envelope.key.decode())
+    return found
 
 
 def _training_s(facts: RunFacts) -> float | None:

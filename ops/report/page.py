@@ -62,7 +62,7 @@ def _sections(contents: Contents) -> dict[str, str]:
     return {
         "Learning": _figures(contents, "Learning") + tables.evaluations(facts.evaluations),
         "Data": _figures(contents, "Data") + _beside(tables.accounts(summary), tables.reasons(summary)),
-        "Time": _figures(contents, "Time") + _folded("All phases", tables.phases(summary)),
+        "Time": tables.verdicts(facts) + _figures(contents, "Time") + _folded("All phases", tables.phases(summary)),
         "Weights": _figures(contents, "Weights") + tables.lineages(facts),
         "Audit": audit,
         "What happened": tables.decisions(facts) + tables.notices(facts),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ops.report.activity import SHOWN_BINS
+from ops.live.process import ORDER
 from ops.report.collect import RunFacts
 from ops.report.marks import COLOURS, FOREGROUND, dashes, legend, line, nothing, with_gaps
 
@@ -66,14 +66,13 @@ def ages(axes: Axes, facts: RunFacts) -> None:
 
 def flow(axes: Axes, facts: RunFacts) -> None:
     """Open and ready groups over time."""
-    gauges = facts.activity.gauges
     labels = {"open_groups": "open groups", "ready_groups": "ready groups", "credit_groups": "credit (groups)"}
-    shown = [name for name in labels if name in gauges]
+    shown = [name for name in labels if name in facts.series]
     if not shown:
         return nothing(axes, "no heartbeats")
     for name in shown:
         index = list(labels).index(name)
-        times, values = with_gaps(*gauges[name].means(), width_s=gauges[name].width_s)
+        times, values = _curve(facts, name)
         axes.plot(times, values, color=COLOURS[index], linestyle=dashes(index), label=labels[name], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="groups", ylim=(0, None))
     legend(axes)
@@ -82,10 +81,9 @@ def flow(axes: Axes, facts: RunFacts) -> None:
 
 def lag(axes: Axes, facts: RunFacts) -> None:
     """Lag over time."""
-    found = facts.activity.gauges.get("lag_records")
-    if found is None:
+    times, values = _curve(facts, "lag_records")
+    if not times:
         return nothing(axes, "no lag was measured")
-    times, values = with_gaps(*found.means(), width_s=found.width_s)
     axes.plot(times, values, color=COLOURS[0], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="records", ylim=(0, None))
     return None
@@ -93,9 +91,9 @@ def lag(axes: Axes, facts: RunFacts) -> None:
 
 def tokens(axes: Axes, facts: RunFacts) -> None:
     """Tokens per second over time."""
-    if not any(facts.activity.tokens.sums):
+    times, rates = _curve(facts, "tokens_per_s")
+    if not any(rates):
         return nothing(axes, "no tokens were counted")
-    times, rates = facts.activity.tokens.coarse(SHOWN_BINS).rates()
     axes.plot(times, rates, color=COLOURS[0], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="tokens per second", ylim=(0, None))
     return None
@@ -119,12 +117,11 @@ def phases(axes: Axes, facts: RunFacts) -> None:
 
 def waits(axes: Axes, facts: RunFacts) -> None:
     """Shares of waiting over time."""
-    activity = facts.activity
-    stages = [stage for stage in activity.waiting if "/" not in stage and sum(activity.waiting[stage].sums) > 0]
-    if not stages:
+    curves = {stage: _curve(facts, f"waiting_share{{stage={stage}}}") for stage in sorted(ORDER)}
+    waited = {stage: curve for stage, curve in curves.items() if any(share > 0 for share in curve[1])}
+    if not waited:
         return nothing(axes, "nobody waited")
-    for index, stage in enumerate(sorted(stages)):
-        times, shares = activity.waiting_share(stage)
+    for index, (stage, (times, shares)) in enumerate(waited.items()):
         colour = COLOURS[index % len(COLOURS)]
         axes.plot(times, shares, color=colour, linestyle=dashes(index), label=stage, linewidth=1.3)
     axes.set(xlabel="time (s)", ylabel="share of time waiting", ylim=(-0.02, 1.02))
@@ -143,6 +140,16 @@ def evaluation(axes: Axes, facts: RunFacts) -> None:
     axes.set(xlabel="version evaluated (step)", ylabel="mean score")
     legend(axes)
     return None
+
+
+def _curve(facts: RunFacts, name: str) -> tuple[list[float], list[float]]:
+    """(seconds since the first event, values) of a series, with holes; empty: there is none."""
+    series, began_ms = facts.series.get(name), facts.activity.first_unix_ms
+    if series is None or began_ms is None:
+        return [], []
+    width_s, first_s = series.bin_ms / 1000, max(0.0, (series.began_ms - began_ms) / 1000)
+    filled = [(first_s + (index + 0.5) * width_s, each) for index, each in enumerate(series.values) if each is not None]
+    return with_gaps([at_s for at_s, _ in filled], [value for _, value in filled], width_s=width_s)
 
 
 def _share_of(phases: dict[str, float], kinds: Sequence[str]) -> float:

@@ -31,25 +31,12 @@ class Bins:
         self.sums[index] += value
         self.counts[index] += 1
 
-    def rates(self) -> tuple[list[float], list[float]]:
-        """(times in seconds at the middle of the bins, amount per second), bins without amounts as 0."""
-        return [(index + 0.5) * self.width_s for index in range(len(self.sums))], [
-            amount / self.width_s for amount in self.sums
-        ]
-
     def means(self) -> tuple[list[float], list[float]]:
         """(times in seconds at the middle of the bins, means), bins without values left out."""
         filled = [index for index, count in enumerate(self.counts) if count]
         return [(index + 0.5) * self.width_s for index in filled], [
             self.sums[index] / self.counts[index] for index in filled
         ]
-
-    def coarse(self, max_bins: int) -> Bins:
-        """A copy with at most so many bins."""
-        copy = Bins(width_s=self.width_s, sums=list(self.sums), counts=list(self.counts))
-        while len(copy.sums) > max_bins:
-            copy._widen()
-        return copy
 
     def _widen(self) -> None:
         self.width_s *= 2

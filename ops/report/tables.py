@@ -68,6 +68,12 @@ def evaluations(curves: Sequence[EvaluationCurve]) -> str:
     )
 
 
+def verdicts(facts: RunFacts) -> str:
+    """What `rlweave top` said while the run went on."""
+    rows = [(each.last.kind, f"{each.share:.0%}", each.last.text, each.last.advice) for each in facts.verdicts]
+    return table("Who starved, and why", ("verdict", "of the time", "what it said last", "what to do"), rows=rows)
+
+
 def phases(summary: RunSummary) -> str:
     """Share of each phase."""
     rows = [

@@ -140,9 +140,10 @@ class Planted:
 def rows(repeats: int) -> Iterator[Mapping[str, str]]:
     """Prompts in the order in which they are admitted."""
     spaced: list[Mapping[str, str]] = [{}] * _WARM_UP
-    for _ in range(repeats):
-        for plant in (Planted(plant=plant, delay_s=delay_s) for delay_s in (DELAY_S, 0.0) for plant in PLANTS):
-            spaced += [plant.metadata, *[{}] * _BETWEEN]
+    for repeat in range(repeats):
+        for plant in PLANTS:  # the two of a pair beside each other, in turns: what drifts is in both
+            for delay_s in ((DELAY_S, 0.0), (0.0, DELAY_S))[repeat % 2]:
+                spaced += [Planted(plant=plant, delay_s=delay_s).metadata, *[{}] * _BETWEEN]
     for number, metadata in enumerate(spaced):
         yield {"question": f"{number % 10}+{number // 10 % 10}=", "answer": "0", **metadata}
 
