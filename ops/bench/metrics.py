@@ -51,7 +51,7 @@ class MetricsSize:
 
     num_pairs: int = 5
     first_step: int = 5
-    num_steps: int = 20
+    num_steps: int = 40
 
     @classmethod
     def quick(cls) -> MetricsSize:
