@@ -40,6 +40,7 @@ def expose_metrics(context: StageContext) -> Path | None:
         return None
     port = context.metrics.expose(run.metrics_port, host=run.metrics_host)
     host = socket.gethostname() if run.metrics_host in ("0.0.0.0", "::") else run.metrics_host  # noqa: S104 - compared
+    host = f"[{host}]" if ":" in host else host
     labels = {"run": run.name, "stage": context.stage}
     logging.getLogger(__name__).info("metrics on http://%s:%d/metrics", host, port)
     return announce(run.dir, instance=context.instance, address=f"{host}:{port}", labels=labels)

@@ -17,11 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.redis_client import RedisClient
+from pipeline.secrets import is_secret_name
 from pipeline.settings import KafkaSettings, RedisSettings
 from pipeline.weights.tokens import TOKEN_VARIABLE
 from schemas.errors import SettingsError
 
 MAX_SECRET_BYTES = 4096
+_LEAST_OTHER_CHARS = 12
 _SECRET_VARIABLES = ("RLWEAVE_KAFKA_USER", "RLWEAVE_KAFKA_PASSWORD", "RLWEAVE_REDIS_PASSWORD")
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 _log = logging.getLogger(__name__)
@@ -81,13 +83,17 @@ def forget_environment() -> None:
 
 
 def secret_texts(kafka: KafkaSettings, redis: RedisSettings, *, role: str) -> set[str]:
-    """The passwords that this process has, so that they can be kept out of what it says; what cannot be read is not
-    one that it uses."""
+    """The passwords that this process has, and what else the environment holds under the name of a secret, so that they
+    can be kept out of what it says; what cannot be read is not one that it uses."""
     files = [kafka.password_file, redis.password_file]
     if kafka.credentials_dir is not None:
         files.append(kafka.credentials_dir / f"{role}.password")
     found = {os.environ.get(name, "") for name in (*_SECRET_VARIABLES, TOKEN_VARIABLE)} - {
         os.environ.get("RLWEAVE_KAFKA_USER", "")
+    }
+    # Keys of judges, stores and collectors: any plug-in or library may say them. A short one is an ordinary word.
+    found |= {
+        value for name, value in os.environ.items() if is_secret_name(name.lower()) and len(value) >= _LEAST_OTHER_CHARS
     }
     for path in files:
         if path is not None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from pipeline.logs import level_of
 from pipeline.metrics import Metrics
-from schemas.errors import DeliveryError, LogError
+from schemas.errors import CodecError, DeliveryError, LogError
 from schemas.records import StageEvent, Version
 from topics.catalog import EVENTS
 from topics.clock import Clock, Deadline
@@ -97,10 +97,10 @@ class Events:
 
         The detail `text` is a sentence for people: where there is one, it alone is logged.
         """
-        said = {} if details is None else dict(details)
+        said = {} if details is None else {key: _whole(value) for key, value in details.items()}
         text = said.get("text", f"{name} {said} {gauges}")
         _log.log(level_of(name), "%s", text, extra={"event": name, "details": said, "numbers": gauges})
-        self._send("notice", name, gauges=gauges, details=details)
+        self._send("notice", name, gauges=gauges, details=said)
 
     def heartbeat(self) -> None:
         """Send all gauges and counters, and the phase now."""
@@ -161,7 +161,7 @@ class Events:
             self._seq += 1
             try:
                 self._write(event)
-            except LogError as error:
+            except (LogError, CodecError) as error:
                 self._metrics.count("events_lost")
                 _log.warning("event %s %s was not written: %s", kind, name, error.message)
 
@@ -184,3 +184,8 @@ class Events:
         if former is not None:
             with suppress(LogError):
                 former.close(deadline=Deadline.after(0, clock=self._clock))
+
+
+def _whole(text: str) -> str:
+    """Text that can be encoded: an error may hold half a character, such as a model makes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -3,17 +3,19 @@
 Role: set up once per process; `supervisor` writes it to the process's file, `rlweave run` shows it.
 Data in: notices (`pipeline.events`) and the log records of libraries. Data out: lines with run, stage and instance.
 Invariants: quiet by default: what is routine (`ROUTINE`) is on the topic `events` and, here, only at level `info`; one
-line per event, tracebacks of text lines excepted; nothing that looks like a secret leaves (`pipeline.secrets`), nor
-does any text that `hidden` names.
-Failure: none; a line that cannot be made is the message alone.
+line per event, tracebacks of text lines excepted, without control characters; nothing that looks like a secret leaves
+(`pipeline.secrets`), nor does any text that `hidden` names.
+Failure: none; of a record that cannot be made a line, the line says which it was.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Literal, TextIO
 
 import orjson
@@ -53,6 +55,7 @@ ROUTINE = frozenset(
     }
 )
 _MIN_HIDDEN_CHARS = 4  # shorter texts are words of ordinary lines
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -103,9 +106,14 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback follows on lines of its own."""
-        message = _clean(record.getMessage(), self._hidden).replace("\r", "").replace("\n", "\\n")
-        plain = logging.makeLogRecord({**record.__dict__, "msg": message, "args": None})
+        message = _without_controls(_clean(_message(record), self._hidden))
+        plain = logging.makeLogRecord({**record.__dict__, "msg": message, "args": None, "exc_text": None})
         return _without(super().format(plain), self._hidden)
+
+    def formatException(self, ei: _ExcInfo) -> str:
+        """A traceback that is as clean as the line before it."""
+        lines = _clean(super().formatException(ei), self._hidden).split("\n")
+        return "\n".join(map(_without_controls, lines))
 
 
 class JsonLines(logging.Formatter):
@@ -130,13 +138,16 @@ class JsonLines(logging.Formatter):
         }
         if hasattr(record, "event"):
             details: Mapping[str, str] = getattr(record, "details", {})
-            line["details"] = {key: self._shown(key, value) for key, value in details.items()}
+            line["details"] = {key: self._shown(key, str(value)) for key, value in details.items()}
             line["numbers"] = dict(getattr(record, "numbers", {}))
         else:
-            line |= {"logger": record.name, "text": _clean(record.getMessage(), self._hidden)}
+            line |= {"logger": record.name, "text": _clean(_message(record), self._hidden)}
         if record.exc_info:
             line["trace"] = _clean(self.formatException(record.exc_info), self._hidden)
-        return orjson.dumps(line, default=str).decode()
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except TypeError:  # half a character, or a number of more than 64 bits
+            return json.dumps(line, default=str)
 
     def _shown(self, key: str, value: str) -> str:
         return HIDDEN if is_secret_name(key) else _clean(value, self._hidden)
@@ -144,6 +155,25 @@ class JsonLines(logging.Formatter):
 
 def _long_enough(hidden: Iterable[str]) -> tuple[str, ...]:
     return tuple(text for text in hidden if len(text) >= _MIN_HIDDEN_CHARS)
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The library would print a line that cannot be made as it is, secrets and all."""
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError) as error:
+        return f"{record.msg} (its {len(record.args or ())} values do not fit: {error})"
+
+
+def _without_controls(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey: others write texts that are said here."""
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() else _escaped(mark) for mark in text)
+
+
+def _escaped(mark: str) -> str:
+    return mark.encode("unicode_escape").decode()
 
 
 def _clean(text: str, hidden: tuple[str, ...]) -> str:

@@ -167,12 +167,16 @@ METRICS = (
     *_of(
         "network",
         _counter(
-            "network_bytes", "Bytes that came in from peers, by class and by how far away they are.", "traffic", "scope"
+            "network_bytes",
+            "Bytes that came in from peers and ranks, by class and by how far away they are.",
+            "traffic",
+            "scope",
         ),
         _counter("weight_bytes", "Weight bytes moved.", "direction"),
         _counter("traffic_bytes", "Bytes sent by the host's sender.", "traffic"),
         _counter("traffic_held_up_s", "Time a class of traffic stood back for others.", "traffic"),
         _counter("record_bytes", "Encoded bytes of the values of records written to the broker.", "topic"),
+        _counter("record_read_bytes", "Encoded bytes of the values of records read from the broker.", "topic"),
     ),
     *_of(
         "staleness",
@@ -218,6 +222,7 @@ METRICS = (
         _gauge("score_failure_share", "Share of the samples scored lately that got a failure instead of a value."),
         _counter("rescore_paused_s", "Seconds that scoring the past stood still, as others wanted the processors."),
         _gauge("scorers_held", "Processes of a reward plug-in that a call holds which takes much longer than others."),
+        _counter("calls_held", "Calls of a reward plug-in that took so much longer than others as to hold a process."),
         _counter("scorers_lost", "Processes of a reward plug-in that were killed or died.", "reason"),
         _gauge("breaker_open", "1 while a reward plug-in is paused for failing too often."),
         _gauge("reward_required", "1 when no sample is trained without the reward this process gives."),

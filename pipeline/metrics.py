@@ -10,10 +10,13 @@ in every test.
 
 from __future__ import annotations
 
+import errno
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
+from socketserver import BaseRequestHandler, StreamRequestHandler
+from typing import cast
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -25,6 +28,7 @@ from schemas.errors import SettingsError
 __all__ = ["GROUPS", "METRICS", "MetricSpec", "Metrics"]
 _BY_NAME = {spec.name: spec for spec in METRICS}
 _PORTS, _LAST_PORT = 64, 65535  # processes of one host that begin at one port
+_REQUEST_S = 10.0  # for a client to say what it wants, and to take it
 _NOT_TOLD = ("phase_s",)  # each phase has events of its own, and heartbeats carry `phase_time_s`
 _Labels = tuple[str, ...]  # values, in the order of the spec
 
@@ -143,7 +147,12 @@ class Metrics:
                 server, _ = start_http_server(number, addr=host, registry=self.registry)
             except OSError as error:
                 why = str(error)
+                if (
+                    error.errno != errno.EADDRINUSE
+                ):  # of the host, not of the port; to ask for its name may take seconds
+                    break
                 continue
+            server.RequestHandlerClass = _patient(server.RequestHandlerClass)
             return int(server.server_port)
         raise SettingsError(
             f"no metrics can be served at {host}, ports {port} to {last}: {why}",
@@ -162,6 +171,11 @@ class Metrics:
             buckets = list(zip(edges, map(float, accumulate(counts)), strict=True))
             family.add_metric([*self._common.values(), *key], buckets, total)
         return family
+
+
+def _patient(handler: Callable[..., BaseRequestHandler]) -> Callable[..., BaseRequestHandler]:
+    """The same handler with a limit: a client that says nothing does not keep its thread for ever."""
+    return type("Handler", (cast("type[StreamRequestHandler]", handler),), {"timeout": _REQUEST_S})
 
 
 class _Exposed(Collector):

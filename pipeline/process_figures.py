@@ -2,7 +2,7 @@
 
 Role: called with every heartbeat.
 Data in: the kernel's account of this process, the log's of its bytes. Data out: `cpu_s`, `resident_bytes`,
-`record_bytes`.
+`record_bytes`, `record_read_bytes`.
 Failure: where there is no `/proc`, memory is not told.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,12 +21,13 @@ _STATM = Path("/proc/self/statm")  # proc(5): in pages; the second one is reside
 
 
 class ProcessFigures:
-    """Processor time, as a counter from the start of the process; memory; what it has written to the log."""
+    """Processor time, as a counter from the start of the process; memory; bytes to and from the log."""
 
     def __init__(self, metrics: Metrics, *, log: Log) -> None:
         self._metrics = metrics
         self._log = log
         self._written_bytes: dict[str, int] = {}
+        self._read_bytes: dict[str, int] = {}
         self._told_s = 0.0
 
     def tell(self) -> None:
@@ -36,7 +38,12 @@ class ProcessFigures:
         with suppress(OSError, IndexError, ValueError):
             pages = int(_STATM.read_text(encoding="ascii").split()[1])
             self._metrics.gauge("resident_bytes", pages * os.sysconf("SC_PAGE_SIZE"))
-        written = dict(self._log.written_bytes) if isinstance(self._log, Metered) else {}
-        for topic, num_bytes in written.items():
-            self._metrics.count("record_bytes", num_bytes - self._written_bytes.get(topic, 0), topic=topic)
-        self._written_bytes = written
+        if isinstance(self._log, Metered):
+            self._written_bytes = self._told("record_bytes", self._log.written_bytes, before=self._written_bytes)
+            self._read_bytes = self._told("record_read_bytes", self._log.read_bytes, before=self._read_bytes)
+
+    def _told(self, metric: str, now: Mapping[str, int], *, before: Mapping[str, int]) -> dict[str, int]:
+        found = dict(now)
+        for topic, num_bytes in found.items():
+            self._metrics.count(metric, num_bytes - before.get(topic, 0), topic=topic)
+        return found

@@ -19,6 +19,7 @@ _MAX_SHOWN_BITS = 256
 _SECRET_NAME = re.compile(r"passw|secret|(?:^|[._-])token$|key\.pem|oauthbearer\.config|jaas|api.?key", re.IGNORECASE)
 _URL_OPTION = re.compile(r"(?<=[?&]password=)[^&\s'\"]*")
 _ASSIGNED = re.compile(r"(['\"]?([\w.-]{1,64})['\"]?\s?[=:]\s?)(?:\"[^\"]*\"|'[^']*'|[^\s,;'\"}\])]+)")
+_BEARER = re.compile(r"\b(Bearer\s+)[^\s,;'\"]+", re.IGNORECASE)
 _WORD = re.compile(r"[^\s'\"]+")
 
 
@@ -38,9 +39,10 @@ def shown(value: object, *, name: str = "") -> str:
 
 
 def scrubbed(text: str) -> str:
-    """A line for people with what looks like a secret hidden: logins and options of URLs, and what follows the name of
-    a secret and `=` or `:`."""
+    """A line for people with what looks like a secret hidden: logins and options of URLs, what follows the name of a
+    secret and `=` or `:`, what follows `Bearer`."""
     hidden = _WORD.sub(lambda word: _without_options(_without_login(word[0])), text)
+    hidden = _BEARER.sub(rf"\1{HIDDEN}", hidden)
     return _ASSIGNED.sub(lambda found: f"{found[1]}{HIDDEN}" if is_secret_name(found[2]) else found[0], hidden)
 
 

@@ -173,6 +173,11 @@ def new_instance(seat: str) -> str:
     return f"{seat}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+def host_of(instance: str) -> str:
+    """The host in an instance id; empty when there is none."""
+    return instance.rsplit("-", 2)[0].partition("-")[2]
+
+
 def make_context(
     log: Log,
     *,

@@ -123,6 +123,9 @@ class Sample:
     step_rewards: bytes = b""  # packed float32, of the environment, one per turn; empty: it gives none
     environment: str = ""  # name of the environment plug-in; empty: none
     environment_facts: Mapping[str, str] = field(default_factory=dict)  # what it tells of the episode's end
+    # packed int32, milliseconds: for each turn the environment's before it and the model's, then the environment's for
+    # its last word; 2 * turns + 1 values. Empty: not told
+    turn_ms: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)

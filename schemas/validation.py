@@ -27,6 +27,7 @@ from schemas.records import (
     Reward,
     Sample,
     SamplingParams,
+    StageEvent,
     sample_id,
 )
 
@@ -40,7 +41,9 @@ MAX_GROUP_SIZE = 65_536  # members of a group: every one of them has an entry in
 # A scheduler's successor takes the next epoch, so one that is nearly used up is a forgery or a fault, not an epoch.
 MAX_EPOCH = 2**53
 _MAX_STEP = 2**31 - 1  # of lineages and steps
-_MAX_SEQ = 2**62  # of records on a ledger partition
+_MAX_SEQ = 2**62  # of records on a ledger partition, of events
+_MAX_MONOTONIC_S = 2.0**40  # 35,000 years
+_MAX_UNIX_MS = 2**45  # the year 3084
 
 TEMPERATURES = f"0 (greedy) and finite numbers from {MIN_TEMPERATURE:g} up"
 
@@ -90,7 +93,7 @@ def check_sample(sample: Sample, group_size: int | None = None) -> None:
         raise _invalid(sample, Reason.BAD_SAMPLING, seen=f"temperature {temperature}, allowed are {TEMPERATURES}")
     _check_runs(sample, len(tokens) // 4)
     _check_numbers(sample, logprobs)
-    if sample.turns or sample.step_rewards:
+    if sample.turns or sample.step_rewards or sample.turn_ms:
         _check_turns(sample)
 
 
@@ -137,8 +140,10 @@ def check_possible(record: Record) -> None:
     Raises:
         CodecError: a group below 0, a prompt of more than `MAX_GROUP_SIZE` members, a partial with the prompt of
             another group, a ledger record of an impossible lineage, step or sequence number, a command of an epoch that
-            no scheduler can have.
+            no scheduler can have, an event at a time that no clock shows.
     """
+    if isinstance(record, StageEvent):
+        _check_times(record)
     if isinstance(record, Command) and not 0 <= record.epoch <= MAX_EPOCH:
         raise CodecError(f"a command of epoch {record.epoch}, epochs are 0 to {MAX_EPOCH}; it is not obeyed")
     if isinstance(record, _OF_LEDGER):
@@ -153,6 +158,16 @@ def check_possible(record: Record) -> None:
     if isinstance(prompt, PromptGroup) and (prompt.run, prompt.group) != (record.run, record.group):
         raise CodecError(
             f"a partial of group {record.run}/{record.group} with the prompt of {prompt.run}/{prompt.group}"
+        )
+
+
+def _check_times(event: StageEvent) -> None:
+    """Who folds events subtracts, rounds and adds up their times."""
+    is_sound = abs(event.monotonic_s) <= _MAX_MONOTONIC_S and 0 <= event.unix_ms <= _MAX_UNIX_MS  # NaN is not
+    if not is_sound or not 0 <= event.seq <= _MAX_SEQ:
+        raise CodecError(
+            f"event {event.seq} of {event.instance:.80} at {event.monotonic_s} s of its clock and Unix time "
+            f"{event.unix_ms} ms; numbers begin at 0, and times are those of clocks"
         )
 
 
@@ -223,6 +238,9 @@ def _check_turns(sample: Sample) -> None:
         raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
     if not np.isfinite(np.frombuffer(rewards, _F32)).all():
         raise _invalid(sample, Reason.NON_FINITE_REWARD, seen="a step reward that is no finite number")
+    if sample.turn_ms and len(sample.turn_ms) != 2 * len(turns) + 4:
+        seen = f"{len(sample.turn_ms)} bytes of times (4 each, 2 per turn and 1 more) for {len(ends) - 1} turns"
+        raise _invalid(sample, Reason.LENGTH_MISMATCH, seen=seen)
 
 
 def _check_numbers(sample: Sample, logprobs: bytes) -> None:

@@ -9,10 +9,11 @@ that disturbs a server for others starts its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -23,6 +24,7 @@ from ops.services.cluster import Cluster
 from ops.services.manager import services_down, services_up
 from ops.services.model import ServicesInfo, ServicesSettings
 from tests.parallel import HEAVY, GroupScheduling, write_groups
+from tests.shared import end_after, ending_early, note_last_users
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
 from topics.memory import MemoryLog
@@ -76,8 +78,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
     items.sort(key=_rank)
+    note_last_users(config, items)
     if hasattr(config, "workerinput"):
         write_groups(config.stash[SERVICES_DIR], items)
+
+
+def pytest_collection_finish() -> None:
+    """What the imports of all tests made stays; the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What nobody uses any more gives its processor time to others."""
+    try:
+        return (yield)
+    finally:
+        end_after(item)
 
 
 def _rank(item: pytest.Item) -> int:
@@ -98,36 +116,40 @@ def services(pytestconfig: pytest.Config) -> ServicesInfo:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three Kafka brokers of their own, all up; a test that takes one away brings it back."""
     settings = ServicesSettings(state_dir=tmp_path_factory.mktemp("cluster"), brokers=3)
-    try:
+    with ending_early(pytestconfig, "cluster") as ends:
+        ends.callback(services_down, settings)
+        ends.callback(_kill_brokers, settings.state_dir)  # first: it is quicker than an orderly end
         services_up(settings)
         yield Cluster(settings.state_dir)
-    finally:
-        for broker in Cluster(settings.state_dir).brokers:
-            broker.kill()  # quicker than an orderly end, and nobody needs the data
-        services_down(settings)
+
+
+def _kill_brokers(state_dir: Path) -> None:
+    """Nobody needs their data."""
+    for broker in Cluster(state_dir).brokers:
+        broker.kill()
 
 
 @pytest.fixture(scope="session")
-def secure_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
+def secure_services(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesInfo]:
     """A Kafka with SASL_SSL and access rules, and a Valkey with TLS and a password; `.access` names the files."""
     settings = ServicesSettings(state_dir=tmp_path_factory.mktemp("secure"), secure=True)
-    try:
+    with ending_early(pytestconfig, "secure_services") as ends:
+        ends.callback(services_down, settings)
         yield services_up(settings)
-    finally:
-        services_down(settings)
 
 
 @pytest.fixture(scope="session")
-def shared_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVllm]:
+def shared_vllm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVllm]:
     """A real vLLM, started once and only when a test asks for it."""
     from tests.engines import SharedVllm  # noqa: PLC0415 - heavy, and most tests need no engine
 
-    vllm = SharedVllm(tmp_path_factory.mktemp("vllm-model"))
-    yield vllm
-    vllm.close()
+    with ending_early(pytestconfig, "shared_vllm") as ends:
+        vllm = SharedVllm(tmp_path_factory.mktemp("vllm-model"))
+        ends.callback(vllm.close)
+        yield vllm
 
 
 @pytest.fixture

@@ -20,12 +20,15 @@ from xdist.scheduler import LoadScopeScheduling
 
 HEAVY = ("cluster", "secure_services")  # fixtures that are started once
 _FILE = "groups.json"
+_PARSES = ("tests/unit/shape/", "tests/unit/docs/test_runbook.py", "tests/unit/ops/reference/")  # every file of ours
 
 
 def group_of(item: pytest.Item) -> str | None:
-    """What a test shares with others: vLLM, which is large and slow to start, or a heavy fixture."""
+    """What a test shares with others: vLLM, which is large and slow to start, a heavy fixture, or what was parsed."""
     if item.get_closest_marker("vllm") is not None:
         return "vllm"
+    if any(part in item.nodeid for part in _PARSES):
+        return "source"
     used = set(getattr(item, "fixturenames", ()))
     return next((name for name in HEAVY if name in used), None)
 

@@ -335,9 +335,14 @@ class Log(Protocol):
 
 @runtime_checkable
 class Metered(Protocol):
-    """A log that counts what is written to it."""
+    """A log that counts what is written to it and read from it."""
 
     @property
     def written_bytes(self) -> Mapping[str, int]:
         """Encoded bytes of the values written so far, by short topic name; the same object each time."""
+        ...
+
+    @property
+    def read_bytes(self) -> Mapping[str, int]:
+        """As `written_bytes`, of the values that its readers got."""
         ...

@@ -17,7 +17,6 @@ from consumers.learner.outcomes import OutcomeDraft
 from consumers.learner.reports import Waiting
 from pipeline.history import ClosedSet
 from schemas.reasons import Reason
-from topics.clock import Clock, Deadline
 from topics.log import Positions
 
 
@@ -110,10 +109,9 @@ class DataSide(GroupCounts, Protocol):
 class OneProcess:
     """All partitions and all groups in this process."""
 
-    def __init__(self, assembler: Assembler, intake: Intake, *, clock: Clock) -> None:
+    def __init__(self, assembler: Assembler, intake: Intake) -> None:
         self._assembler = assembler
         self._intake = intake
-        self._clock = clock
 
     @property
     def num_completed(self) -> int:
@@ -136,7 +134,7 @@ class OneProcess:
 
     def read(self, *, step: int, engine_ready: bool, wait_s: float) -> None:
         self._assembler.tick(engine_ready=engine_ready)
-        self._intake.pump(deadline=Deadline.after(wait_s, clock=self._clock))
+        self._intake.read(wait_s=wait_s)
         self._assembler.evict(step)
 
     def cut(self, step: int, *, num_groups: int, allow_smaller: bool) -> Batch | None:

@@ -1,6 +1,8 @@
 """Reads prompts, samples and rewards into the assembler.
 
-Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines.
+Role: the only I/O of the join. Per poll batch: read, join, count; then pause or resume, then end deadlines. `read`
+takes poll batches until nothing is at hand: a batch that is cut, or a group that is evicted, is judged by all that has
+arrived, not by the order in which partitions are read.
 Data in: the three data topics, and `reference-scores` where a reference model scores; self-assigned: all partitions, or
 those of a rank. Data out: records in the assembler,
 positions for the checkpoint, commits for lag.
@@ -24,7 +26,7 @@ from consumers.learner.reports import LABELS
 from consumers.learner.settings import LearnerSettings
 from consumers.learner.topic_ids import known_topic_ids
 from pipeline.flow import tell_ages
-from pipeline.stage import StageContext
+from pipeline.stage import TURN_S, StageContext
 from schemas.errors import CheckpointError, LogError
 from schemas.records import PromptGroup, ReferenceScore, Reward, Sample
 from topics.catalog import PROMPTS, REFERENCE_SCORES, REWARDS, SAMPLES, partition_of
@@ -34,6 +36,7 @@ from topics.log import Envelope, LostOffsets, Positions, ReaderSettings, Recreat
 TOPICS = (PROMPTS, SAMPLES, REWARDS)
 _GROUPED = (PromptGroup, Sample, Reward, ReferenceScore)
 MAX_RECORDS = 1000  # of one poll batch: some ms of work
+_FEW_RECORDS = 32  # a poll that gives fewer has emptied what was at hand; of more than that, one hands over 64
 _RESUME_SHARE = 0.9  # of buffer_bytes: reading goes on below it, so that pausing does not flutter
 
 
@@ -105,6 +108,21 @@ class Intake:
         self._paused: tuple[TopicPartition, ...] = ()
         self._barrier: _Barrier | None = None
         self._topic_ids: dict[str, str] | None = None
+
+    def read(self, *, wait_s: float, num_ready_elsewhere: int = 0) -> int:
+        """Wait at most `wait_s` for a record, then pump until nothing more is at hand, or for `TURN_S`.
+
+        Gives the number of records read. See `pump`.
+        """
+        clock, few = self._context.clock, min(_FEW_RECORDS, MAX_RECORDS)
+        num_read = num_new = self.pump(
+            deadline=Deadline.after(wait_s, clock=clock), num_ready_elsewhere=num_ready_elsewhere
+        )
+        turn = Deadline.after(TURN_S, clock=clock)
+        while num_new >= few and not turn.expired:
+            num_new = self.pump(deadline=Deadline.after(0.0, clock=clock), num_ready_elsewhere=num_ready_elsewhere)
+            num_read += num_new
+        return num_read
 
     def pump(self, *, deadline: Deadline, num_ready_elsewhere: int = 0) -> int:
         """Read one poll batch and do what follows from it; gives the number of records read.

@@ -207,4 +207,4 @@ class LearnerStage:
             positions=recovered.positions,
             has_reference=setup.has_reference,
         )
-        return OneProcess(assembler, intake, clock=context.clock)
+        return OneProcess(assembler, intake)

@@ -60,6 +60,7 @@ def _serve(control: socket.socket, *, nice: int) -> tuple[int, int] | None:
 
 def _fork(control: socket.socket, fds: list[int], *, nice: int) -> bool:
     """Fork; whether this is the new process."""
+    own = os.getpid()
     try:
         is_new = os.fork() == 0
     except OSError as error:
@@ -70,6 +71,9 @@ def _fork(control: socket.socket, fds: list[int], *, nice: int) -> bool:
             os.close(fd)
         return False
     os.setsid()
+    worker.end_with_starter()
+    if os.getppid() != own:  # it ended in between, so nothing would end this one
+        os._exit(1)
     tries = _TRIES
     while nice and tries and not set_session_nice(nice):
         tries -= 1

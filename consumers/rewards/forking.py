@@ -2,8 +2,9 @@
 
 Role: starts `consumers.rewards.fork_server`, asks it for processes and for how they ended.
 Data in: pipes of a new process. Data out: its pid.
-Invariants: a pid from here stays that of the same process until `reap`; of a server that died itself, with all it had
-forked, nothing is signalled any more. A new server takes the place of one that died.
+Invariants: a pid from here stays that of the same process until `reap`; of a server that died itself all it had forked
+dies with it (prctl(2)), and what those had started is ended by their sessions, which keep the numbers. A new server
+takes the place of one that died.
 Failure: `PluginError` when no process can be had.
 """
 
@@ -17,6 +18,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
+from consumers.rewards.leftovers import end_sessions
 from pipeline.credentials import public_environment
 from pipeline.priority import session_nice
 from schemas.errors import PluginError
@@ -24,6 +26,7 @@ from schemas.errors import PluginError
 _ANSWER_S = 60.0  # at its start it has to import first
 _REAP_S = 5.0
 _MOST_BYTES = 64
+_LEFT_S = 1.0  # for processes of a server that died to be gone, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._num_servers = 0
+        self._pids: set[int] = set()  # forked by the server there is, not killed yet
 
     def fork(self, *, jobs_fd: int, said_fd: int) -> Forked:
         """A process that scores, with these ends of its pipes; they stay ours to close.
@@ -57,6 +61,7 @@ class ForkServer:
                 self.close()
                 continue
             if said.isdigit():
+                self._pids.add(int(said))
                 return Forked(pid=int(said), server=self._num_servers)
             raise PluginError(f"no process can be started for the plug-in: {said[1:]}")
         raise PluginError(f"no process can be started for the plug-in: {last}") from last
@@ -77,6 +82,7 @@ class ForkServer:
         """End it at once, and all that it started; it is reaped when the kernel lets it go."""
         if forked.server != self._num_servers or self._control is None:
             return
+        self._pids.discard(forked.pid)
         with suppress(ProcessLookupError):  # it, and all it started, have ended
             os.killpg(forked.pid, signal.SIGKILL)  # not reaped yet, so nobody else has the number
         with suppress(OSError):
@@ -94,6 +100,8 @@ class ForkServer:
             process.kill()
             with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it ends when that lets it
                 process.wait(_REAP_S)
+        pids, self._pids = self._pids, set()
+        end_sessions(pids, limit_s=_LEFT_S)
 
     def _ask(self, what: bytes, *, fds: list[int] | None = None) -> bytes:
         control = self._control if self._control is not None else self._start()

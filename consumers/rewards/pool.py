@@ -66,6 +66,16 @@ class Finished:
     answer: Answer
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Processes that a call holds which takes much longer than others; none where calls are in this process."""
+
+    num: int = 0
+    num_ever: int = 0  # such calls until now
+    most: int = 0  # processes that there may be
+    is_short: bool = False  # jobs wait, and no process may be started for them
+
+
 class Pool(Protocol):
     """Where jobs run."""
 
@@ -89,13 +99,8 @@ class Pool(Protocol):
         """
         ...
 
-    @property
-    def num_held(self) -> int:
-        """Processes that a long call holds; 0 where calls are in this process."""
-        ...
-
-    def is_short(self) -> bool:
-        """Whether jobs wait because of held processes."""
+    def held(self) -> Held:
+        """Processes that a long call holds, now."""
         ...
 
     def close(self) -> None:
@@ -106,12 +111,8 @@ class Pool(Protocol):
 class _NeverHeld:
     """What a pool in this process says of held ones."""
 
-    @property
-    def num_held(self) -> int:
-        return 0
-
-    def is_short(self) -> bool:
-        return False
+    def held(self) -> Held:
+        return Held()
 
 
 @dataclass(eq=False)

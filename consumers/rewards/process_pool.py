@@ -8,7 +8,9 @@ plug-in that blocks its loop nobody knows which job did it: those that were in i
 its own. Jobs go ahead to a process only as far as keeps it busy between two turns of the polling thread.
 A call that takes much longer than others holds its process: the jobs behind it go to others, it takes the processor
 time that others leave, and up to `held_workers` further processes are started for those that wait. It still has all of
-its time limit: long is not wrong.
+its time limit: long is not wrong. What it waits for the processors is not counted as its time, unless jobs wait for a
+process and no more may be started: then the one held longest ends when its limit is over by the clock on the wall. The
+last process that is not held is left alone: nobody could take over from it.
 Failure: `PluginError`, `SettingsError` from `start` and `finished` when the plug-in cannot be loaded.
 """
 
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterator
 from consumers.rewards import verdict, wire
 from consumers.rewards.call import Answer
 from consumers.rewards.forking import ForkServer
-from consumers.rewards.pool import Finished, Job
+from consumers.rewards.pool import Finished, Held, Job
 from consumers.rewards.scorer_process import ScorerProcess
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.verdict import Trouble
@@ -61,7 +63,10 @@ class ProcessPool:
         self._num_jobs = 0  # ever; numbers them
         self._num_failed_starts = 0
         self._mean_ms = 0.0  # of a call
+        self._usual_ms = 0.0  # of a call, without what it waited for a processor
         self._first_ms = 0.0  # longest first call of a process: it may load what others find loaded
+        self._num_held_ever = 0
+        self._last_late: ScorerProcess | None = None  # would be held if others could stand in for it
         self._num_replies = 0
         self._server = ForkServer()
         self._ready: wire.Ready | None = None
@@ -78,12 +83,15 @@ class ProcessPool:
 
     @property
     def num_held(self) -> int:
-        """Those among them that a long call holds."""
+        """Those among them that a long call holds, and that others stand in for."""
         return sum(process.is_held for process in self._processes)
 
-    def is_short(self) -> bool:
-        """Whether jobs wait because calls hold more processes than may be started for them."""
-        return bool(self._backlog) and self.num_held > self._spare()
+    def held(self) -> Held:
+        last = self._last_late
+        num = self.num_held + (last is not None)
+        num_waiting = len(self._backlog) + (0 if last is None else max(0, len(last.jobs) - 1))
+        is_short = num_waiting > 0 and num > self._spare()
+        return Held(num=num, num_ever=self._num_held_ever, most=self._most() + self._spare(), is_short=is_short)
 
     def start(self, *, is_stopped: Callable[[], bool]) -> None:
         """Load the plug-in in a first process; returns without when told to stop.
@@ -202,13 +210,25 @@ class ProcessPool:
 
     def _hold_long(self) -> None:
         """See the module."""
-        usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._mean_ms / 1000)
+        usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._usual_ms / 1000)
         if self._num_replies < _KNOWN:
             usual_s = max(usual_s, _UNKNOWN_S)
+        self._last_late = None
         for process in self._processes:
             first_s = 0.0 if process.num_answered else self._first_ms / 1000
-            if not process.is_held and not process.ended and process.is_late(usual_s=max(usual_s, first_s)):
-                self._backlog.extendleft(reversed(process.hold()))
+            if process.is_held or process.ended or not process.is_late(usual_s=max(usual_s, first_s)):
+                continue
+            if self.num_held + 1 >= self._most() + self._spare():
+                self._last_late = process
+                continue
+            self._num_held_ever += 1
+            self._backlog.extendleft(reversed(process.hold()))
+
+    def _wanted(self) -> ScorerProcess | None:
+        """The process held longest, when jobs wait for its place."""
+        if not self.held().is_short or any(process.ready is None for process in self._processes):
+            return None
+        return max((one for one in self._processes if one.is_held), key=lambda one: one.busy_s, default=None)
 
     def _exchange(self, wait_s: float) -> list[Finished]:
         """Write and read what is possible, waiting at most so long for something."""
@@ -256,8 +276,10 @@ class ProcessPool:
                 yield Finished(job=job, answer=Answer(trouble=verdict.process_died(process.ended)))
             return
         self._num_replies += 1
+        ran_ms = max(0.0, reply.answer.duration_ms - reply.waited_ms)
         self._mean_ms += (reply.answer.duration_ms - self._mean_ms) / 16
-        self._first_ms = max(self._first_ms, reply.answer.duration_ms) if is_first else self._first_ms
+        self._usual_ms += (ran_ms - self._usual_ms) / 16
+        self._first_ms = max(self._first_ms, ran_ms) if is_first else self._first_ms
         yield Finished(job=job, answer=reply.answer)
 
     def _died(self, process: ScorerProcess) -> Iterator[Finished]:
@@ -275,6 +297,7 @@ class ProcessPool:
     def _end_late(self) -> list[Finished]:
         """Kill the processes in which a call, or the load of the plug-in, takes too long."""
         ended: list[Finished] = []
+        wanted = self._wanted()
         for process in list(self._processes):
             if process.ready is None:
                 if time.monotonic() - process.began_s > self._settings.load_timeout_s:
@@ -285,7 +308,7 @@ class ProcessPool:
                     )
                 continue
             limit_s = self._settings.timeout_s + (_LOOP_GRACE_S if process.ready.is_async else 0.0)
-            late = process.overdue(limit_s=limit_s)
+            late = process.overdue(limit_s=limit_s, is_wanted=process is wanted)
             if late:
                 ended += self._lose(process, late, trouble=verdict.no_answer(self._settings.timeout_s))
         return ended

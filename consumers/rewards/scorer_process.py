@@ -5,7 +5,8 @@ Data in: jobs; data out: what the process says.
 Invariants: no call waits, but `end` for its grace; the time of a job begins when the process can begin it; the process
 leads a group of its own, so what it started in it ends with it. It prints to where this process prints.
 A process that is *held* by a call takes the processor time that others leave, and what it waits for its turn by that
-does not count as time of the call, up to `_MOST_STRETCH` times the limit, or `_LEAST_STRETCH_S` more than it.
+does not count as time of the call, up to `_MOST_STRETCH` times the limit, or `_LEAST_STRETCH_S` more than it; it does
+count as soon as jobs wait for its place.
 Failure: a process that died, or said what cannot be read, shows as `ended`; `PluginError` when none can be started.
 """
 
@@ -28,7 +29,7 @@ _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
 _READ_BYTES = 256 * 1024
 _END_S = 0.5  # between the end of its pipe and its own
 _LOOK_S = 0.005
-_MOST_STRETCH, _LEAST_STRETCH_S = 3.0, 10.0
+_MOST_STRETCH, _LEAST_STRETCH_S = 3.0, 5.0
 _WATCH_FROM_S = 0.005  # shorter calls are not looked at
 
 
@@ -157,14 +158,19 @@ class ScorerProcess:
         """Whether a reply is to a job that another process has now."""
         return number in self._withdrawn
 
-    def overdue(self, *, limit_s: float) -> list[int]:
-        """Numbers of jobs that have run for longer than the limit."""
+    def overdue(self, *, limit_s: float, is_wanted: bool = False) -> list[int]:
+        """Numbers of jobs that have run for longer than the limit.
+
+        Args:
+            is_wanted: its place is, by jobs that wait for one: what it waits for its turn is time of the call, too.
+        """
         if self.is_async:
             latest_s = time.monotonic() - limit_s
             return [number for number, sent in self.jobs.items() if sent.sent_s < latest_s]
         if self.busy_s <= limit_s or not self._is_watched():
             return []
         is_over = self._charged_s() > limit_s or self.busy_s > max(_MOST_STRETCH * limit_s, limit_s + _LEAST_STRETCH_S)
+        is_over = is_over or (is_wanted and time.monotonic() - self._watched_s > limit_s)
         return [next(iter(self.jobs))] if is_over else []
 
     def end(self, *, grace_s: float = 0.0) -> None:

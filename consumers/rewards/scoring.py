@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from consumers.rewards import verdict
 from consumers.rewards.breaker import Breaker, BreakerState
-from consumers.rewards.pool import Finished, Job, Pool, Taken
+from consumers.rewards.pool import Finished, Held, Job, Pool, Taken
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.verdict import Trouble, Verdict
 from topics.clock import Clock
@@ -66,14 +66,9 @@ class Scoring:
         """Samples the plug-in has."""
         return sum(len(job.items) for job in self._running)
 
-    @property
-    def num_held(self) -> int:
-        """Processes that a long call holds."""
-        return self._pool.num_held
-
-    def is_short(self) -> bool:
-        """Whether samples wait because of those."""
-        return self._pool.is_short()
+    def held(self) -> Held:
+        """Processes that a long call holds, now."""
+        return self._pool.held()
 
     def has_work_to_finish(self) -> bool:
         """Whether there are samples that an orderly stop waits for: not those stuck, held or between two tries."""

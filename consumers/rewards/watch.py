@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from consumers.rewards.breaker import Breaker, BreakerState
 from consumers.rewards.pace import Pace, PaceMeter
-from consumers.rewards.pool import Job, Taken
+from consumers.rewards.pool import Held, Job, Taken
 from consumers.rewards.scoring import Scored, Scoring
 from consumers.rewards.settings import RewardSettings
+from consumers.rewards.shortage import Shortage
 from pipeline.stage import TURN_S, StageContext
 
 STUCK_CHECK_S = 0.5
@@ -41,6 +42,7 @@ class Watch:
         self._failures: deque[str] = deque(maxlen=settings.breaker_window)  # the newest, as Reward records say them
         self._busy_s = self._checked_s = self._paced_s = context.clock.monotonic()
         self._meter = PaceMeter(self._busy_s)
+        self._shortage = Shortage(self._busy_s, timeout_s=settings.timeout_s)
         self._short_s: float | None = None  # when it was told
 
     def begin(self) -> None:
@@ -84,8 +86,7 @@ class Watch:
             self._checked_s = now_s
             for taken in scoring.stuck():
                 self._tell_stuck(taken, now_s=now_s)
-            self._context.metrics.gauge("scorers_held", scoring.num_held)
-            self._tell_short(scoring, now_s=now_s)
+            self._tell_held(scoring.held(), now_s=now_s)
         self._show_phase(scoring, now_s=now_s)
         if now_s >= self._paced_s + PACE_S:
             self._paced_s = now_s
@@ -141,16 +142,22 @@ class Watch:
             waited_s=waited_s,
         )
 
-    def _tell_short(self, scoring: Scoring, *, now_s: float) -> None:
-        if not scoring.is_short() or (self._short_s is not None and now_s < self._short_s + SHORT_S):
+    def _tell_held(self, held: Held, *, now_s: float) -> None:
+        metrics = self._context.metrics
+        metrics.gauge("scorers_held", held.num)
+        if held.num_ever > self._shortage.num_ever:
+            metrics.count("calls_held", held.num_ever - self._shortage.num_ever)
+        self._shortage.add(held, now_s=now_s)
+        if not held.is_short or (self._short_s is not None and now_s < self._short_s + SHORT_S):
             return
         self._short_s = now_s
-        text = (
-            f"reward {self._name}: samples wait, as {scoring.num_held} calls take much longer than others and hold "
-            "the processes that may be started"
-        )
+        found = self._shortage
         self._context.events.notice(
-            "scorers_held", details={"reward": self._name, "text": text}, num_held=float(scoring.num_held)
+            "scorers_held",
+            details={"reward": self._name, "text": f"reward {self._name}: {found.text()}"},
+            num_held=float(held.num),
+            held_per_s=found.held_per_s,
+            most_per_s=found.most_per_s,
         )
 
     def _show_phase(self, scoring: Scoring, *, now_s: float) -> None:

@@ -66,6 +66,7 @@ class Reply:
 
     number: int
     answer: Answer
+    waited_ms: float = 0.0  # of its duration: it was ready to run, and others had the processors
 
 
 Said = Ready | Refused | Reply
@@ -156,7 +157,7 @@ def encode_said(said: Said) -> bytes:
         values = {"refused": said.kind, "message": said.message, "hint": said.hint}
     else:
         answer = said.answer
-        values = {"job": said.number, "ms": answer.duration_ms}
+        values = {"job": said.number, "ms": answer.duration_ms, "waited_ms": said.waited_ms}
         if answer.trouble is not None:
             values |= {"trouble": answer.trouble.said, "kind": answer.trouble.kind}
         else:
@@ -189,23 +190,28 @@ def _said(values: dict[str, object]) -> Said:
     if "refused" in values:
         kind: Literal["plugin", "settings"] = "settings" if values["refused"] == "settings" else "plugin"
         return Refused(kind=kind, message=str(values["message"]), hint=str(values["hint"]))
-    return Reply(number=_number(values["job"]), answer=_answer(values))
+    return Reply(number=_number(values["job"]), answer=_answer(values), waited_ms=_ms(values, "waited_ms"))
 
 
 def _answer(values: dict[str, object]) -> Answer:
-    duration_ms = values["ms"]
-    if not isinstance(duration_ms, float | int):
-        raise TypeError(f"ms = {duration_ms!r}")
+    duration_ms = _ms(values, "ms")
     if "trouble" in values:
         kind = values["kind"]
         if kind not in ("error", "transient", "lost"):
             raise ValueError(f"kind = {kind!r}")
         said = str(values["trouble"])[:MAX_FAILURE_CHARS]
-        return Answer(trouble=Trouble(said=said, kind=kind), duration_ms=float(duration_ms))
+        return Answer(trouble=Trouble(said=said, kind=kind), duration_ms=duration_ms)
     given = values["verdicts"]
     if not isinstance(given, list):
         raise TypeError("verdicts are no list")
-    return Answer(verdicts=tuple(_verdict(one) for one in given), duration_ms=float(duration_ms))
+    return Answer(verdicts=tuple(_verdict(one) for one in given), duration_ms=duration_ms)
+
+
+def _ms(values: dict[str, object], name: str) -> float:
+    found = values[name]
+    if isinstance(found, bool) or not isinstance(found, float | int):
+        raise TypeError(f"{name} = {found!r:.80}")
+    return float(found)
 
 
 def _verdict(value: object) -> Verdict:

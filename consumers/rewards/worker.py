@@ -14,11 +14,13 @@ import asyncio
 import ctypes
 import os
 import signal
+from contextlib import closing
 from typing import BinaryIO, cast
 
 from consumers.rewards import wire
 from consumers.rewards.call import AsyncCall, Call, call_close, call_now, call_within
 from consumers.rewards.plugin import Scorer, load_scorer
+from pipeline.priority import OwnWait
 from schemas.errors import PluginError, SettingsError
 
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +46,8 @@ def main(jobs_fd: int, said_fd: int) -> int:
         if scorer.async_call is not None:
             asyncio.run(_serve_async(scorer, jobs, said=said, limit_s=begin.settings.timeout_s))
         elif scorer.call is not None:
-            _serve(scorer.call, jobs, said=said)
+            with closing(OwnWait()) as waited:
+                _serve(scorer.call, jobs, said=said, waited=waited)
     return 0
 
 
@@ -57,10 +60,13 @@ def _ready(scorer: Scorer) -> wire.Ready:
     )
 
 
-def _serve(call: Call, jobs: BinaryIO, *, said: BinaryIO) -> None:
+def _serve(call: Call, jobs: BinaryIO, *, said: BinaryIO, waited: OwnWait) -> None:
     while (content := _read_frame(jobs)) is not None:
         number, samples = wire.decode_job(content)
-        _say(said, wire.Reply(number=number, answer=call_now(call, samples)))
+        before_s = waited.seconds()
+        answer = call_now(call, samples)
+        waited_ms = max(0.0, 1000 * (waited.seconds() - before_s))
+        _say(said, wire.Reply(number=number, answer=answer, waited_ms=waited_ms))
 
 
 async def _serve_async(scorer: Scorer, jobs: BinaryIO, *, said: BinaryIO, limit_s: float) -> None:

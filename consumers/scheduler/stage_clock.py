@@ -3,9 +3,10 @@
 Role: running estimates from the events of all processes, for policies and for people.
 Data in: events, with the local monotonic time at which they were read. Data out: `PhaseTime` per (stage, phase), rates
 per (owner, counter), where the owner is a stage, or the consumer group of a reward.
-Invariants: estimates are medians, so one stall among many phases moves none of them; a rate is of what was seen to be
-counted, so a process that was first heard with a high count adds nothing until it counts on, and one that began anew
-subtracts nothing; times are spans that the sender measured, or of the local clock (promise 13).
+Invariants: forward and backward count per step, other phases per span; estimates are medians, so one stall among many
+phases moves none of them; a rate is of what was seen to be counted, so a process that was first heard with a high count
+adds nothing until it counts on, and one that began anew subtracts nothing; times are spans that the sender measured, or
+of the local clock (promise 13).
 Failure: none; a span or count that is no finite number of 0 or more is left out, and so is one of more names, or longer
 ones, than processes of ours have: anyone may write events, and each name costs memory and room in every heartbeat.
 """
@@ -31,6 +32,7 @@ AWAY = ("learner", "away")  # from the good-bye of a learner to the first work o
 _WORKING = ("reading", "waiting_for_data", "forward_backward")
 STARTING = "starting"  # from the start of a process to its first work
 _LEARNER = "learner"
+_OUTSIDE = ("reading", "waiting_for_data")  # between the work of one step and that of the next
 PhaseKey = tuple[str, str]  # (stage, phase)
 FlowKey = tuple[str, str]  # (owner, counter with its labels)
 
@@ -44,6 +46,29 @@ class PhaseTime:
     num_spans: int
 
 
+class WorkPerStep:
+    """Forward and backward of a whole step: it comes in parts when the step before is written in the middle of it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, float] = {}  # instance -> seconds of the step that goes on
+
+    def add(self, event: StageEvent) -> float | None:
+        """Take one event, those of an instance in their order; the seconds of a step when it tells of its end."""
+        if event.stage != _LEARNER or event.kind not in ("phase_began", "phase_ended"):
+            return None
+        if event.name in _OUTSIDE:
+            return self._parts.pop(event.instance, None)
+        if (event.stage, event.name) == FORWARD_BACKWARD and event.kind == "phase_ended":
+            spent_s = event.gauges.get(_SPENT, math.nan)
+            if math.isfinite(spent_s) and spent_s >= 0:
+                self._parts[event.instance] = self._parts.get(event.instance, 0.0) + spent_s
+        return None
+
+    def forget(self, instance: str) -> None:
+        """The process is gone, and with it the step that it was at."""
+        self._parts.pop(instance, None)
+
+
 class PhaseTimes:
     """Spans of phases, the last ones of each. Those of a learner are forgotten when its processes are new: it may have
     another number of ranks now."""
@@ -54,6 +79,7 @@ class PhaseTimes:
         self._spans: dict[PhaseKey, deque[float]] = {}
         self._times: dict[PhaseKey, PhaseTime] = {}  # of spans that did not change since
         self._stepped: dict[str, tuple[float, float]] = {}  # instance -> (sender's time of its last step, step)
+        self._work = WorkPerStep()
 
     def add(self, event: StageEvent, *, now_s: float) -> None:
         """Take one event, read at local time `now_s`; those of an instance in their order."""
@@ -62,7 +88,10 @@ class PhaseTimes:
         if event.stage == _LEARNER and event.instance not in self._ranks:
             self._ranks.add(event.instance)
             self._begin_anew(_LEARNER)
-        if event.kind == "phase_ended":
+        work_s = self._work.add(event)
+        if work_s is not None:
+            self._take(FORWARD_BACKWARD, work_s)
+        if event.kind == "phase_ended" and (event.stage, event.name) != FORWARD_BACKWARD:
             self._take((event.stage, event.name), event.gauges.get(_SPENT, math.nan))
         elif event.kind == "notice" and (event.stage, event.name) == STEP:
             step, at_s = event.gauges.get("step", math.nan), event.monotonic_s
@@ -74,6 +103,7 @@ class PhaseTimes:
     def forget(self, instance: str) -> None:
         """The process is gone."""
         self._stepped.pop(instance, None)
+        self._work.forget(instance)
         self._ranks.discard(instance)
 
     def times(self) -> dict[PhaseKey, PhaseTime]:

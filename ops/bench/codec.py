@@ -26,7 +26,7 @@ from schemas.records import Sample
 NUM_TOKENS = 1024
 _OURS = "codec"
 _ARRAY_FIELDS = {"prompt_tokens": "int", "completion_tokens": "int", "logprobs": "float", "loss_mask": "int"}
-_EMPTY_FIELDS = {"turns": "int", "step_rewards": "float"}  # of a sample without an environment
+_EMPTY_FIELDS = {"turns": "int", "step_rewards": "float", "turn_ms": "int"}  # of a sample without an environment
 
 
 @dataclass(frozen=True, kw_only=True)

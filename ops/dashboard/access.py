@@ -88,4 +88,4 @@ def _names_this(header: str, *, own: str) -> bool:
 
 
 def _equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())  # any bytes may come in

@@ -126,12 +126,25 @@ class Feed:
                 self._waiting.discard(waiter)
             self.used_s = time.monotonic()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it follows no more."""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def _run(self) -> None:
+        try:
+            self._keep_following()
+        finally:
+            if not self._stopping.is_set():  # nobody takes a picture that stands still for a live one
+                hint = "its traceback is where `rlweave dashboard` was started; load this page anew to try again"
+                self._publish({"trouble": _trouble("a fault of the dashboard itself", hint=hint)})
+
+    def _keep_following(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._follow()
             except RlweaveError as error:
-                self._publish({"trouble": orjson.dumps({"message": error.message, "hint": error.hint})})
+                self._publish({"trouble": _trouble(error.message, hint=error.hint)})
                 self._stopping.wait(AGAIN_S)
 
     def _follow(self) -> None:
@@ -157,7 +170,7 @@ class Feed:
         picture = follower.picture(spans_s=pace.spans_s())
         if not picture.is_live and not pace.is_whole:
             picture = follower.picture()
-        self._publish(pace.parts(picture, self._judge(picture)) | {"trouble": b"null"})
+        self._publish(pace.parts(picture, self._judge(picture)) | {"trouble": _trouble(picture.trouble)})
 
     def _look(self, follower: Follows, *, until_s: float) -> None:
         """Take in what is new; while the past is read, as much of it as the time allows."""
@@ -182,6 +195,10 @@ class Feed:
         for loop, event in waiting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(event.set)
+
+
+def _trouble(message: str, *, hint: str = "") -> bytes:
+    return orjson.dumps({"message": message, "hint": hint} if message else None)
 
 
 class _Pace:

@@ -35,6 +35,7 @@ from topics.catalog import SHADOW_REWARDS
 SHORT_TEXT = 600
 LONG_TEXT = 200_000
 MAX_TOKENS = 4_000
+_MOST_MS = 2**53  # what the browser holds; times are what somebody wrote
 
 Json = dict[str, object]
 Floats = NDArray[np.float32]
@@ -211,7 +212,7 @@ def _member(
         "finish_reason": sample.finish_reason,
         "versions": list(dict.fromkeys(str(run.version) for run in sample.version_runs))[:100],
         "num_turns": len(sample.turns) // 4,
-        "took_ms": max(0, sample.finished_unix_ms - sample.started_unix_ms),
+        "took_ms": min(_MOST_MS, max(0, sample.finished_unix_ms - sample.started_unix_ms)),
         "rewards": rewards,
         "advantage": None if isinstance(mean, list) else mean,
         "outcome": None if verdict is None else _verdict(verdict),

@@ -110,22 +110,21 @@ class Runs:
             TooManyRuns: others are looked at, and no more can be.
             LogError: the broker does not answer.
         """
-        with self._lock:
-            if name not in self._open:
-                self._make_room()
-                self._open[name] = self._begin(name)
-            run = self._open[name]
-            run.feed.used_s = time.monotonic()
-            return run
+        run = self._known(name)
+        if run is None:
+            reached = self._reach(name)  # a broker that is slow to answer holds up nobody who looks at another run
+            run = self._begun(name, reached)
+        run.feed.used_s = time.monotonic()
+        return run
 
     def let_go_idle(self) -> None:
         """Stop following what nobody has looked at for a while."""
         now_s = time.monotonic()
         with self._lock:
-            idle = [run for run in self._open.values() if not run.feed.has_readers]
-            for run in idle:
-                if now_s - run.feed.used_s > IDLE_S:
-                    self._open.pop(run.name).feed.stop()
+            unread = [run for run in self._open.values() if not run.feed.has_readers]
+            idle = [self._open.pop(run.name) for run in unread if now_s - run.feed.used_s > IDLE_S]
+        for run in idle:
+            run.feed.stop()
 
     def close(self) -> None:
         """Stop following all."""
@@ -134,28 +133,52 @@ class Runs:
                 run.feed.stop()
             self._open.clear()
 
-    def _begin(self, name: str) -> OpenRun:
-        reached = self._reach(name)
-        index = LedgerIndex(reached.source)
-        feed = reached.feed(index)
-        feed.start()
-        return OpenRun(
-            name=name,
-            source=reached.source,
-            index=index,
-            feed=feed,
-            finder=Finder(reached.source),
-            settings=reached.settings,
-        )
+    def _known(self, name: str) -> OpenRun | None:
+        """One that is followed; None: it may be opened.
 
-    def _make_room(self) -> None:
-        if len(self._open) < MAX_OPEN:
-            return
+        Raises:
+            TooManyRuns: it may not.
+        """
+        with self._lock:
+            run = self._open.get(name)
+            if run is not None and run.feed.is_over:
+                del self._open[name]
+                run = None
+            if run is None and len(self._open) >= MAX_OPEN:
+                self._least_used()
+            return run
+
+    def _begun(self, name: str, reached: Reached) -> OpenRun:
+        let_go = None
+        with self._lock:
+            if name not in self._open:  # else another thread was faster
+                if len(self._open) >= MAX_OPEN:
+                    let_go = self._open.pop(self._least_used().name)
+                self._open[name] = _opened(name, reached)
+            run = self._open[name]
+        if let_go is not None:
+            let_go.feed.stop()
+        return run
+
+    def _least_used(self) -> OpenRun:
         unread = [run for run in self._open.values() if not run.feed.has_readers]
         if not unread:
             raise TooManyRuns(
                 f"{MAX_OPEN} runs are open in other windows, and no more are followed at a time",
                 hint="close one of them",
             )
-        oldest = min(unread, key=lambda run: run.feed.used_s)
-        self._open.pop(oldest.name).feed.stop()
+        return min(unread, key=lambda run: run.feed.used_s)
+
+
+def _opened(name: str, reached: Reached) -> OpenRun:
+    index = LedgerIndex(reached.source)
+    feed = reached.feed(index)
+    feed.start()
+    return OpenRun(
+        name=name,
+        source=reached.source,
+        index=index,
+        feed=feed,
+        finder=Finder(reached.source),
+        settings=reached.settings,
+    )

@@ -29,6 +29,7 @@ from schemas.errors import LogError, RlweaveError, SettingsError
 from topics.catalog import check_run_name
 
 MAX_STREAMS = 64
+STALL_S = 60.0  # in which a reader has to take what it is sent, or its place in `MAX_STREAMS` is given up
 _QUIET_S = 10.0  # after which a stream says that it is there
 _RETRY_MS = 1500
 _IDLE_LOOK_S = 30.0
@@ -177,11 +178,19 @@ async def _stream(request: web.Request, run: OpenRun) -> web.StreamResponse:
                 changed.clear()
                 for name, number, content in run.feed.newer(seen):
                     seen[name] = number
-                    await answer.write(b"event: %s\ndata: %s\n\n" % (name.encode(), content))
+                    await _write(answer, b"event: %s\ndata: %s\n\n" % (name.encode(), content))
                 if not await _wait(changed, limit_s=_QUIET_S):
-                    await answer.write(b": still here\n\n")
+                    await _write(answer, b": still here\n\n")
     except ConnectionError:  # the reader left
         return answer
+    except TimeoutError:  # it is there and does not read
+        if request.transport is not None:
+            request.transport.abort()
+        return answer
+
+
+async def _write(answer: web.StreamResponse, content: bytes) -> None:
+    await asyncio.wait_for(answer.write(content), STALL_S)
 
 
 async def _json(work: Callable[..., object], *arguments: object) -> web.Response:

@@ -166,6 +166,11 @@ RUN = Dashboard(
                 _one("Sent by hosts, by class", "Bps", (f"rlweave:traffic_bytes_per_s:rate1m{_RUN}", "{{traffic}}")),
                 _one("To the broker, by topic", "Bps", (f"rlweave:record_bytes_per_s:rate1m{_RUN}", "{{topic}}")),
                 _one(
+                    "From the broker, by topic",
+                    "Bps",
+                    (f"rlweave:record_read_bytes_per_s:rate1m{_RUN}", "{{topic}}"),
+                ),
+                _one(
                     "Time that traffic stood back",
                     "percentunit",
                     ('rate(rlweave_traffic_held_up_s_total{run="$run"}[1m])', "{{traffic}}"),

@@ -90,6 +90,11 @@ class RunFold:
         if isinstance(record, Manifest):
             self._versions.add_manifest(record, unix_ms=unix_ms)
 
+    def excuse(self, silent_s: float) -> None:
+        """For so long nobody could be heard: that is nobody's silence."""
+        for instance in self._heard_s:
+            self._heard_s[instance] += silent_s
+
     def picture(
         self,
         *,

@@ -5,20 +5,21 @@ Data in: `events`, `ledger`, `weights`. Data out: `RunPicture`.
 Invariants: the ledger is read from its beginning, so totals are those of the whole run; of events all are read when
 there are at most `look_back_events`, or when the run has ended, else the last ones of them. `turn` returns within its
 limit; until all that was there at the start is read, `share_read` says how much is.
-Failure: a broker that does not answer makes a turn read nothing; errors of the first turn are those of the log.
+Failure: while a broker does not answer, turns read nothing and the picture stays as it was and says so: only where the
+broker speaks is silence that of the processes. What does not pass by itself is an error of the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from ops.live.fold import RunFold
 from ops.live.picture import RunFacts, RunPicture
 from ops.run_view import quiet_after_s
-from schemas.errors import LogError
+from schemas.errors import LogUnavailable
 from schemas.records import StageEvent
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Clock, Deadline, SystemClock
@@ -30,6 +31,8 @@ _TAIL_S = 3.0
 _POLL_S = 0.02
 _BATCH = 500
 _BUFFER_BYTES = 8 * 1024 * 1024  # that a client reads ahead: a view is no stage that must keep up
+ASK_S = 3.0  # without a record for so long, the broker is asked whether it is there; less than a process may be silent
+_ANSWER_S = 1.0
 _HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 
 
@@ -60,6 +63,9 @@ class Follower:
         self._ledger: Reader | None = None
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}  # of what is there at the start; empty: all of it is read
+        self._trouble = ""  # why nothing can be read
+        self._asked_s = self._sound_s = self._clock.monotonic()  # when the broker was asked; was known to be there
+        self._sound_ms = self._clock.unix_ms()
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +79,7 @@ class Follower:
         """Read what is new, for at most about `limit_s`; returns whether there was anything.
 
         Raises:
-            LogError: at the first turn, when the topics cannot be read.
+            LogError: the topics cannot be read, at the first turn or for good.
         """
         if self._events is None or self._ledger is None:
             self._begin()
@@ -85,6 +91,7 @@ class Follower:
             if num == 0 or deadline.expired:
                 break
         self._note_progress()
+        self._look_at_broker(was_heard=num_read > 0)
         return num_read > 0
 
     def catch_up(self, *, limit_s: float = 60.0) -> bool:
@@ -106,14 +113,16 @@ class Follower:
         return max(0.0, min(1.0, done / total))
 
     def picture(self, *, spans_s: float | None = None) -> RunPicture:
-        """The run as of now; `spans_s`: with the spans of so many last seconds only."""
-        return self._fold.picture(
-            now_ms=self._clock.unix_ms(),
-            now_s=self._clock.monotonic(),
+        """The run as of now, or of when the broker answered last; `spans_s`: with the spans of so many last seconds
+        only."""
+        found = self._fold.picture(
+            now_ms=self._sound_ms if self._trouble else self._clock.unix_ms(),
+            now_s=self._sound_s if self._trouble else self._clock.monotonic(),
             quiet_s=quiet_after_s(self._settings.heartbeat_s),
             share_read=self.share_read,
             spans_s=spans_s,
         )
+        return replace(found, trouble=self._trouble)
 
     def close(self) -> None:
         """Let go of the connections; what was folded stays."""
@@ -159,7 +168,7 @@ class Follower:
             return 0
         try:
             found = reader.poll(_BATCH, deadline=Deadline.after(_POLL_S))
-        except LogError:
+        except LogUnavailable:
             return 0  # later it may answer again
         for envelope in found:
             self._fold_in(envelope)
@@ -173,6 +182,23 @@ class Follower:
             self._fold.add_ledger(record, partition=envelope.partition)
         else:
             self._fold.add_manifest(record, unix_ms=envelope.unix_ms)
+
+    def _look_at_broker(self, *, was_heard: bool) -> None:
+        """A view that takes the silence of a broker for that of the processes would call a sound run dead."""
+        now_s = self._clock.monotonic()
+        if not was_heard and now_s < self._asked_s + ASK_S:
+            return
+        self._asked_s = now_s
+        try:
+            if not was_heard:
+                self._log.connect(deadline=Deadline.after(_ANSWER_S))
+        except LogUnavailable as error:
+            self._trouble = error.message
+            return
+        if self._trouble:
+            self._trouble = ""
+            self._fold.excuse(now_s - self._sound_s)
+        self._sound_s, self._sound_ms = now_s, self._clock.unix_ms()
 
     def _heard_s(self, envelope: Envelope) -> float:
         """Now; of what was there at the start, as long ago as its time says, which informs people only."""

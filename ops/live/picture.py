@@ -31,6 +31,7 @@ VerdictKind = Literal[
     "scheduler",  # no scheduler is heard: weights go out without it
     "starting",  # not enough was heard yet
     "finished",  # the run ended
+    "trouble",  # the broker cannot be read
 ]
 
 
@@ -213,3 +214,4 @@ class RunPicture:
     totals: Totals = field(default_factory=Totals)
     facts: RunFacts = field(default_factory=RunFacts)
     last_step: Mapping[str, float] = field(default_factory=dict)  # what the learner told of its last step
+    trouble: str = ""  # why the broker cannot be read; the rest is as of when it could

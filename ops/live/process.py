@@ -18,6 +18,7 @@ from ops.live.spans import Spans
 from ops.report.series import Bins
 from ops.run_view import slot_key
 from pipeline.metrics import METRICS
+from pipeline.stage import host_of
 from schemas.records import StageEvent, Version
 
 RATE_S = 15.0  # rates are over so much time, or what there is of it
@@ -112,11 +113,11 @@ class ProcessFold:
             stage=self.stage,
             name=self.name,
             instance=self.instance,
-            host=_host_of(self.instance),
+            host=host_of(self.instance),
             slot=self.labels.get("slot", ""),
             domain=self.labels.get("domain", ""),
             standing=standing,
-            phase=self.spans.phase,
+            phase=self.spans.newest if is_at_work else self.spans.phase,  # between two phases it is in the one before
             phase_since_ms=self.spans.since_ms,
             began_ms=self.began_ms,
             heard_ms=self.heard_ms,
@@ -178,7 +179,3 @@ def is_waiting(phase: str) -> bool:
 def rank_of(stage: str) -> int:
     """Place of a stage in the order in which the pipeline flows."""
     return ORDER.index(stage) if stage in ORDER else len(ORDER)
-
-
-def _host_of(instance: str) -> str:
-    return instance.rsplit("-", 2)[0].partition("-")[2]

@@ -37,6 +37,11 @@ class Spans:
         return self._phase
 
     @property
+    def newest(self) -> str:
+        """The phase now, else the one that ended last; empty: there was none."""
+        return self._phase or (self._recent[-1][0] if self._recent else "")
+
+    @property
     def since_ms(self) -> int | None:
         """When it began."""
         return self._began_ms if self._phase else None

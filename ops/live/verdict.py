@@ -44,6 +44,9 @@ def judge(picture: RunPicture) -> Verdict:
 
 def _without_work(picture: RunPicture) -> Verdict | None:
     """What there is to say when the pipeline does not flow."""
+    if picture.trouble:
+        text = f"the broker cannot be read, so this is as of its last word: {picture.trouble}"
+        return Verdict(kind="trouble", text=text, advice="is it up, and reached from this machine? It is tried again")
     totals, working = picture.totals, [each for each in picture.processes if each.standing == "at work"]
     if picture.share_read < 1.0:
         return Verdict(kind="starting", text=f"reading what there is of the run: {picture.share_read:.0%}")

@@ -103,6 +103,8 @@ def _sample(sample: Sample) -> Iterator[str]:
         said = _pairs(sample.environment_facts)
         yield f"{len(sample.turns) // 4} turns with {_in_one_line(sample.environment)}{said}"
         yield f"turns end at {_shown(unpack_i32, sample.turns)}, rewards {_shown(unpack_f32, sample.step_rewards)}"
+        if sample.turn_ms:
+            yield f"environment and model by turns, ms: {_shown(unpack_i32, sample.turn_ms)}"
     yield from _labelled("prompt", sample.prompt_text)
     yield from _labelled("completion", sample.completion_text)
     if sample.answer is not None:

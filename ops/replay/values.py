@@ -19,6 +19,7 @@ _PACKED: Mapping[str, Callable[[bytes], list[float] | list[int]]] = {
     "token_ids": lambda data: unpack_i32(data).tolist(),
     "logprobs": lambda data: unpack_f32(data).tolist(),
     "turns": lambda data: unpack_i32(data).tolist(),
+    "turn_ms": lambda data: unpack_i32(data).tolist(),
     "step_rewards": lambda data: unpack_f32(data).tolist(),
     "loss_mask": lambda data: unpack_u8(data).tolist(),
 }

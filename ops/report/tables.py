@@ -187,7 +187,12 @@ def _launches(records: Sequence[Mapping[str, Json]]) -> Iterator[Row]:
 
 
 def _time(unix_ms: int) -> str:
-    return datetime.fromtimestamp(unix_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """`-` for a time of no calendar, which others may have written."""
+    try:
+        found = datetime.fromtimestamp(unix_ms / 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return "-"
+    return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _text(value: Json) -> str:

@@ -31,4 +31,6 @@ class SupervisorSettings(Section):
         description="Time a learner whose number of ranks changes has to leave: the step in progress and a checkpoint; "
         "then it is killed, and starts from its newest checkpoint.",
     )
-    drain_s: Seconds = Field(default=30.0, description="Longest wait for rewards to finish once the learner is done.")
+    drain_s: Seconds = Field(
+        default=30.0, description="Longest wait for rewards and evaluations once the learner is done."
+    )

@@ -29,6 +29,7 @@ _NAMES = {
     "credit": "TIGHT",
     "starting": "STARTS",
     "finished": "ENDED",
+    "trouble": "NO BROKER",
 }
 _CALM = ("balanced", "credit", "starting", "finished")
 
@@ -104,7 +105,7 @@ def _fit(parts: list[_Part], room: int) -> int:
 def _verdict(verdict: Verdict, *, width: int) -> list[Text]:
     name = _NAMES.get(verdict.kind, f"SLOW: {verdict.kind.upper()}")
     style = "bold green" if verdict.kind in _CALM else "bold red"
-    lines = textwrap.wrap(plain(f"{name}  {verdict.text}"), width - 1)
+    lines = textwrap.wrap(plain(f"{name}  {verdict.text}"), max(1, width - 1))
     return [Text(f" {line}", style=style) for line in lines]
 
 
@@ -113,7 +114,7 @@ def _advice(verdict: Verdict) -> str:
 
 
 def _wrapped(text: str, *, width: int, indent: str, style: str) -> list[Text]:
-    lines = textwrap.wrap(text, width - 1, initial_indent=" ", subsequent_indent=indent) if text else []
+    lines = textwrap.wrap(text, max(1, width - 1), initial_indent=" ", subsequent_indent=indent) if text else []
     return [Text(line, style=style) for line in lines]
 
 
@@ -121,5 +122,5 @@ def _folded(line: Text, width: int) -> list[Text]:
     """A line of figures, on two where it is long."""
     if line.cell_len <= width:
         return [line]
-    rows = textwrap.wrap(line.plain, width - 1, subsequent_indent=" " * 8)
+    rows = textwrap.wrap(line.plain, max(1, width - 1), subsequent_indent=" " * 8)
     return [Text.assemble((rows[0][:8], "dim"), rows[0][8:]), *(Text(row) for row in rows[1:])]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -49,7 +52,7 @@ def watch(follower: Follower, console: Console) -> None:
         LogError: the topics cannot be read.
     """
     follower.turn()
-    with _keys() as keyed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _ends_in_order(), _keys() as keyed, Live(console=console, screen=True, auto_refresh=False) as live:
         shown_s = float("-inf")
         while True:
             follower.turn(limit_s=0.2)
@@ -60,6 +63,21 @@ def watch(follower: Follower, console: Console) -> None:
                 live.update(Group(*lines), refresh=True)
             if "q" in next(keyed):
                 return
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """A signal that ends the process gives the terminal back first."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Invariants: text of others has no control characters and no markup in it; a line
 
 from __future__ import annotations
 
+import math
 import time
 
 from rich.text import Text
@@ -31,7 +32,7 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
 
 def number(value: float | None) -> str:
     """`-` for unknown, `0.75`, `24`, `1,300`, `2.1M`."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
     if size >= 10_000_000:
@@ -64,6 +65,9 @@ def size(num_bytes: float | None) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def clock(at_ms: int) -> str:
-    """Local time of day, `12:03:44`."""
-    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
+def clock(at_ms: float) -> str:
+    """Local time of day, `12:03:44`; `-` for a time of no calendar, which others may have written."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
+    except (ValueError, OverflowError):
+        return "-"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ops.trace.gather import GroupRecords, Stamped, attempts_of
 from ops.trace.life import Hops, Life
 from ops.trace.target import TraceError
+from ops.trace.turns import add_turns
 from ops.trace.versions import add_making, add_serving, making_of
 from schemas.reasons import Result
 from schemas.records import MemberOutcome, Reward, Sample, birth_version
@@ -115,8 +116,11 @@ def _add_sample(hops: Hops, stamped: Stamped[Sample], *, admitted_ms: float | No
     begun_ms, made_ms = float(sample.started_unix_ms), float(sample.finished_unix_ms)
     if admitted_ms is not None:
         hops.add("waits for an engine", span=(admitted_ms, begun_ms), stage="rollout", who=sample.producer)
-    name = "is generated" if sample.failure is None else "is generated, and fails"
-    hops.add(name, span=(begun_ms, made_ms), stage="rollout", who=sample.producer, note=_made(sample))
+    if sample.turn_ms:
+        add_turns(hops, sample, note=_made(sample))
+    else:
+        name = "is generated" if sample.failure is None else "is generated, and fails"
+        hops.add(name, span=(begun_ms, made_ms), stage="rollout", who=sample.producer, note=_made(sample))
     hops.add("waits for its group, is written", span=(made_ms, stamped.unix_ms), stage="rollout", who=sample.producer)
     return max(made_ms, float(stamped.unix_ms))
 

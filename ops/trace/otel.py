@@ -20,9 +20,11 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from ops.trace.life import Hop, Life
 from ops.trace.target import TraceError
+from pipeline.secrets import scrubbed
 
 TIMEOUT_S = 10
 _PATH = "/v1/traces"
+_MOST_NS = 2**63 - 1
 _SCOPE = InstrumentationScope("rlweave.trace")
 
 
@@ -63,9 +65,9 @@ def export(life: Life, *, endpoint: str | None = None) -> int:
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
     if result is not SpanExportResult.SUCCESS:
-        where = url if url is not None else "the receiver that the environment names"
+        where = scrubbed(url) if url is not None else "the receiver that the environment names"
         raise TraceError(
-            f"{where} did not take the spans within {TIMEOUT_S} s",
+            f"{where} did not take the spans, in at most {TIMEOUT_S} s",
             hint="is it an OTLP receiver over HTTP? The log above says what it answered",
         )
     return len(spans)
@@ -109,4 +111,5 @@ def _url(endpoint: str) -> str:
 
 
 def _ns(at_ms: float) -> int:
-    return round(at_ms * 1_000_000)
+    """Within what the protocol holds: others may have written the time."""
+    return min(_MOST_NS, max(0, round(at_ms * 1_000_000)))

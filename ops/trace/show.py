@@ -7,11 +7,10 @@ Failure: none.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ops.top.words import plain
+from ops.top.words import clock, plain
 from ops.trace.life import Hop, Life
 
 _MARK = "<- slowest"
@@ -59,4 +58,4 @@ def _hop(hop: Hop) -> dict[str, object]:
 
 
 def _clock(at_ms: float) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(at_ms / 1000))}.{int(at_ms) % 1000:03d}"
+    return f"{clock(at_ms)}.{int(at_ms) % 1000:03d}"

@@ -74,6 +74,7 @@ class _Member:
     began_s: float
     num_retries: int = 0
     waits_since_s: float | None = None  # for its environment
+    answered_s: float = 0.0  # by its environment, last
     submitted_s: float | None = None  # to the engine, for the turn that goes on
 
 
@@ -145,6 +146,7 @@ class Episodes:
         self._context.metrics.count("turns_made")
         self._context.metrics.count("tokens_prefilled_again", trajectory.num_prefilled_again(generation))
         trajectory.say(generation)
+        trajectory.spent_s.append(now_s - member.answered_s)
         member.waits_since_s, member.submitted_s = now_s, None
         action = Action(
             text=generation.text,
@@ -203,6 +205,9 @@ class Episodes:
         member = self._members.get(reply.key)
         if member is None:
             return []
+        member.answered_s = self._context.clock.monotonic()
+        if member.waits_since_s is not None:
+            member.trajectory.spent_s.append(member.answered_s - member.waits_since_s)
         member.waits_since_s = None
         self._context.metrics.observe("environment_s", reply.spent_s, call=reply.call)
         if reply.call == STEP and reply.observation is not None:

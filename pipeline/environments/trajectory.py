@@ -34,6 +34,7 @@ class Told:
     step_rewards: bytes
     environment: str
     facts: dict[str, str]
+    turn_ms: bytes
 
     def on(self, sample: Sample) -> Sample:
         """The sample with it."""
@@ -44,6 +45,7 @@ class Told:
             step_rewards=self.step_rewards,
             environment=self.environment,
             environment_facts=self.facts,
+            turn_ms=self.turn_ms,
         )
 
 
@@ -66,6 +68,7 @@ class Trajectory:
     heard: TokenArray = field(default_factory=lambda: np.empty(0, np.int32))  # to be read before the next turn
     heard_text: str = ""
     last: Generation | None = None
+    spent_s: list[float] = field(default_factory=list)  # the environment's and the model's by turns, in their order
 
     @property
     def num_turns(self) -> int:
@@ -155,4 +158,5 @@ class Trajectory:
             step_rewards=pack_f32(self.rewards),
             environment=environment,
             facts=dict(self.facts),
+            turn_ms=pack_i32([round(1000 * each) for each in self.spent_s]),
         )

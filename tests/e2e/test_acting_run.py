@@ -64,6 +64,7 @@ def test_a_run_that_acts_goes_through_its_phases_and_is_evaluated(
         "evaluation.play.num_prompts": 3,
         "evaluation.play.max_tokens": 3,
         "learner.cloning.num_steps": 0,
+        "supervisor.drain_s": 180.0,  # the evaluator stands back for all others
     }
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.start("up", "--quiet", "--set", PHASES % json.dumps(str(other)))

@@ -20,7 +20,7 @@ from pipeline.settings import RunSettings
 from pipeline.stage import make_context
 from schemas.errors import Fenced, LeaseHeld
 from schemas.records import LineageStarted
-from tests.e2e.processes import Process
+from tests.e2e.processes import Process, children_of, wait_gone
 from tests.e2e.support import Run, Watch, check_books, read_all, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline, SystemClock
@@ -30,7 +30,7 @@ from topics.log import WriterSettings
 
 pytestmark = pytest.mark.integration
 ROUNDS = 20
-PROCESS_ROUNDS = 2  # a learner takes some 5 s to come up on two cores; what both write is the same in 20 rounds
+PROCESS_ROUNDS = 1  # a learner takes some 5 s to come up on two cores; what both write is the same in 20 rounds
 LEASE_S = 0.4
 
 
@@ -182,8 +182,10 @@ def test_of_two_runs_started_in_the_same_moment_one_works_with_its_own_settings(
         watch.close()
         saved = json.loads((run.run_folder / "settings.json").read_text())
         assert saved["run"]["seed"] == seeds[pair.index(winner)]
-        winner.send(signal.SIGTERM)
-        assert winner.wait(40) == 0, run.outputs()
+        stages = list(children_of(winner.pid))
+        winner.send(signal.SIGINT)
+        assert winner.wait(60) == 0, run.outputs()
+        wait_gone(stages, limit_s=60)
         assert read_all(run, LEDGER).ledger.lineages.current == 1
 
 

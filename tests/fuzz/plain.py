@@ -17,7 +17,7 @@ from tests.fuzz.lines import LineTracer
 from tests.fuzz.mutate import mutate_bytes
 
 _MEASURED = 16  # every so many inputs memory is measured too
-_PATIENCE = 4
+_PATIENCE = 16  # times as long as its processor time, for a decoder that waits, or a busy machine
 
 
 @dataclass(kw_only=True)

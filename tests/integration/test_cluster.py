@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +27,7 @@ from topics.log import Reader, ReaderHooks, ReaderSettings, RecreatedTopic, Writ
 
 HOOKS = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 LIMIT_S = 60.0
+Assign: TypeAlias = Literal["self", "group"]
 
 
 def command(number: int) -> Command:
@@ -160,31 +161,43 @@ def test_brokers_that_are_killed_or_restarted_cost_time_and_no_record(cluster: C
     assert (after[0] != before[0], after[1] not in (None, before[1]), after[2] == before[2]) == (True, True, True)
 
 
-@pytest.mark.parametrize("assign", ["self", "group"])
-def test_a_topic_made_anew_after_its_leaders_changed_is_read(
-    cluster: Cluster, log: KafkaLog, assign: Literal["self", "group"]
-) -> None:
-    """Its leader epochs begin at 0 again, and the library believes no epoch below one that it has seen."""
-    group = f"rlweave.{log.run}.reward.any"
-    settings = ReaderSettings(topics=(COMMANDS,), assign=assign, group=group, topic_check_s=0.5)
-    told: list[RecreatedTopic] = []
-    reader = log.reader(settings, hooks=ReaderHooks(dead_letter=print, lost=print, recreated=told.append))
+def test_topics_made_anew_after_their_leaders_changed_are_read_and_written(cluster: Cluster, log: KafkaLog) -> None:
+    """Their leader epochs begin at 0 again, and the library believes no epoch below one that it has seen. A writer that
+    knew the old topic asks the wrong broker; a stage without events would be taken for dead."""
+    told: dict[Assign, list[RecreatedTopic]] = {"self": [], "group": []}
+    readers = {assign: reader_of(log, assign, told=told[assign]) for assign in told}
+    events = events_of(log)
     traffic = Traffic(log)
     cluster.rolling_restart()
     traffic.write(5)
-    assert read_kinds(reader, num=5) == [f"k{number}" for number in range(5)]
+    for assign, reader in readers.items():
+        assert read_kinds(reader, num=5) == [f"k{number}" for number in range(5)], assign
+    events.heartbeat()
     traffic.close()
     traffic = Traffic(made_anew(cluster, log, topic=COMMANDS))
     traffic.write(3)
-    assert read_kinds(reader, num=3) == ["k0", "k1", "k2"]
-    assert [each.resumed_at for each in told] == [0]
+    for assign, reader in readers.items():
+        assert read_kinds(reader, num=3) == ["k0", "k1", "k2"], assign
+        assert [each.resumed_at for each in told[assign]] == [0], assign
+        reader.close()
     traffic.close()
-    reader.close()
+    newer, deadline = made_anew(cluster, log, topic=EVENTS), Deadline.after(LIMIT_S)
+    later = newer.reader(ReaderSettings(topics=(EVENTS,)), hooks=HOOKS)
+    while not later.poll(1, deadline=Deadline.after(0.5)):
+        deadline.check("an event in the new topic")
+        events.heartbeat()
+    events.close(deadline=Deadline.after(10))
+    later.close()
 
 
-def test_events_reach_a_topic_that_was_made_anew_after_its_leaders_changed(cluster: Cluster, log: KafkaLog) -> None:
-    """The writer that knew the old topic asks the wrong broker; a stage without events would be taken for dead."""
-    events = Events(
+def reader_of(log: KafkaLog, assign: Assign, *, told: list[RecreatedTopic]) -> Reader:
+    group = f"rlweave.{log.run}.reward.any"
+    settings = ReaderSettings(topics=(COMMANDS,), assign=assign, group=group, topic_check_s=0.5)
+    return log.reader(settings, hooks=ReaderHooks(dead_letter=print, lost=print, recreated=told.append))
+
+
+def events_of(log: KafkaLog) -> Events:
+    return Events(
         partial(log.writer, WriterSettings(linger_ms=0.0, delivery_timeout_s=5.0)),
         run=log.run,
         stage="reward",
@@ -192,15 +205,6 @@ def test_events_reach_a_topic_that_was_made_anew_after_its_leaders_changed(clust
         clock=SystemClock(),
         metrics=Metrics(run=log.run, stage="reward", instance="reward-1"),
     )
-    cluster.rolling_restart()
-    events.heartbeat()
-    newer, deadline = made_anew(cluster, log, topic=EVENTS), Deadline.after(LIMIT_S)
-    reader = newer.reader(ReaderSettings(topics=(EVENTS,)), hooks=HOOKS)
-    while not reader.poll(1, deadline=Deadline.after(0.5)):
-        deadline.check("an event in the new topic")
-        events.heartbeat()
-    events.close(deadline=Deadline.after(10))
-    reader.close()
 
 
 def made_anew(cluster: Cluster, log: KafkaLog, *, topic: Topic) -> KafkaLog:

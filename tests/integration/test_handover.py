@@ -100,10 +100,8 @@ def check(rollouts: Rollouts, leaving: Turning, staying: Turning) -> None:
     wait_until(lambda: tokens_so_far(engines[0]) >= 20, what="some tokens")
     engines[0].tokens_per_step = 0
     rollouts.context_of(leaving.stage).retire.request("test")
-    began_s = time.monotonic()
     wait_until(lambda: leaving.stage.finished, what="the end of the one that leaves")
     leaving.stop()
-    spent_s = time.monotonic() - began_s
     engines[1].tokens_per_step = 20
     wait_until(lambda: metrics[1].snapshot().get("groups_resumed") == len(held), what="the hand-over")
 
@@ -129,4 +127,3 @@ def check(rollouts: Rollouts, leaving: Turning, staying: Turning) -> None:
         "no token was made twice"
     )
     assert [event["reason"] for event in events_of(world.log, "handed_over")] == ["retired"]
-    assert spent_s < 10

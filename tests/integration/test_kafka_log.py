@@ -17,11 +17,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from ops.services.model import ServicesInfo
 from schemas.errors import DeliveryError, LogUnavailable, TopicMismatch
-from schemas.records import Sample, SamplingParams
+from schemas.records import Command, Sample, SamplingParams
 from topics.catalog import CATALOG, COMMANDS, PROMPTS, SAMPLES, Topic, full_name
 from topics.clock import Deadline
 from topics.kafka import KafkaLog
-from topics.log import ReaderHooks, ReaderSettings, WriterSettings
+from topics.log import Envelope, ReaderHooks, ReaderSettings, WriterSettings
 
 QUIET = ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None)
 
@@ -85,6 +85,26 @@ def test_taking_over_an_id_without_a_broker_ends_by_the_deadline(nobody: str) ->
     writer = log_of_nobody(nobody).writer(WriterSettings(transactional_id="nobody.tx"))
     with pytest.raises(DeliveryError, match=r"taking over transactional id nobody\.tx"):
         writer.start(deadline=Deadline.after(0.5))
+
+
+@pytest.mark.integration
+def test_bytes_written_and_read_are_counted_by_topic(kafka_log: KafkaLog) -> None:
+    writer = kafka_log.writer(WriterSettings())
+    for seq in range(3):
+        command = Command(
+            run=kafka_log.run, epoch=1, seq=seq, kind="publish", target="all", reason="a test", issued_unix_ms=seq
+        )
+        writer.write(COMMANDS, command)
+    writer.flush(deadline=Deadline.after(20.0))
+    reader = kafka_log.reader(ReaderSettings(topics=(COMMANDS,)), hooks=QUIET)
+    found: list[Envelope] = []
+    deadline = Deadline.after(20.0)
+    while len(found) < 3:
+        found += reader.poll(10, deadline=Deadline.after(0.5))
+        deadline.check("the records")
+    assert kafka_log.written_bytes == kafka_log.read_bytes == {"commands": sum(each.num_bytes for each in found)}
+    reader.close()
+    writer.close(deadline=Deadline.after(5.0))
 
 
 @pytest.mark.integration

@@ -34,9 +34,9 @@ class Rig:
     learner: Writer
     stages: list[SchedulerStage] = field(default_factory=list)
 
-    def scheduler(self) -> SchedulerStage:
+    def scheduler(self, *, interval_s: float = 0.1, heartbeat_s: float = 0.2) -> SchedulerStage:
         context = make_context(self.log, run=RunSettings(name=self.log.run, partitions=4), stage="scheduler")
-        stage = SchedulerStage(context, settings=SchedulerSettings(heartbeat_s=0.2, interval_s=0.1))
+        stage = SchedulerStage(context, settings=SchedulerSettings(heartbeat_s=heartbeat_s, interval_s=interval_s))
         stage.start(deadline=Deadline.after(20))
         self.stages.append(stage)
         return stage
@@ -88,8 +88,8 @@ def test_a_successor_fences_its_predecessor_and_goes_on_with_what_stands(rig: Ri
 
 
 def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
-    """Aim: 50 ms. The bound asserted is wide, as other work shares the machine."""
-    scheduler = rig.scheduler()
+    """Aim: 50 ms. What is asserted is that it does not wait until a decision is due."""
+    scheduler = rig.scheduler(interval_s=600.0, heartbeat_s=600.0)
     scheduler.turn()
     delays_s = []
     for step in range(1, 11):
@@ -100,7 +100,6 @@ def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
             assert time.monotonic() < began_s + 20
         delays_s.append(time.monotonic() - began_s)
     print(f"staged to commanded, median {sorted(delays_s)[5] * 1000:.1f} ms")
-    assert sorted(delays_s)[5] < 0.5
     assert str(rig.commands("publish")[-1].version) == "1.10"
 
 

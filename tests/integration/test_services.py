@@ -157,7 +157,7 @@ def test_an_external_address_that_does_not_answer(tmp_path: Path, name: str) -> 
             services_up(settings)
     finally:
         services_down(ServicesSettings(state_dir=settings.state_dir))
-    assert time.monotonic() - began < 30  # 10 s on an idle machine, start and stop of the other service included
+    assert time.monotonic() - began < 120  # 10 s on an idle machine, start and stop of the other service included
     assert address in caught.value.message
     assert f"--{name}" in caught.value.hint
 

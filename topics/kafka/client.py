@@ -48,6 +48,7 @@ class Connection:
     data_partitions: int
     overrides: Mapping[str, str] = field(repr=False)
     written_bytes: Counter[str] = field(default_factory=Counter, repr=False, compare=False)  # by short topic name
+    read_bytes: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
 
     def base(self) -> Config:
         """Settings of every client."""

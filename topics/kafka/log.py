@@ -66,6 +66,10 @@ class KafkaLog:
     def written_bytes(self) -> Mapping[str, int]:
         return self._connection.written_bytes
 
+    @property
+    def read_bytes(self) -> Mapping[str, int]:
+        return self._connection.read_bytes
+
     def connect(self, *, deadline: Deadline) -> None:
         """Prove that a broker answers, within 10 s or the deadline.
 

@@ -74,6 +74,7 @@ class KafkaReader:
         self._unpacker = Unpacker(
             self._parts.states,
             run=connection.run,
+            read_bytes=connection.read_bytes,
             reader=settings.instance,
             dead_letter=hooks.dead_letter,
             on_error=self._on_error,

@@ -7,6 +7,7 @@ Invariants: each message moves its partition's position, whatever becomes of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, Message
@@ -25,6 +26,7 @@ class Unpacker:
         states: by full topic name.
         run: run name, for dead letters.
         reader: instance, for dead letters.
+        read_bytes: encoded bytes of values, by short topic name; added to.
         dead_letter: called with each dead letter.
         on_error: called with each message that is an error or an event of the library.
     """
@@ -35,19 +37,21 @@ class Unpacker:
         *,
         run: str,
         reader: str,
+        read_bytes: Counter[str],
         dead_letter: Callable[[DeadLetter], None],
         on_error: Callable[[KafkaError, Message], None],
     ) -> None:
         self._states = states
         self._run = run
         self._reader = reader
+        self._read_bytes = read_bytes
         self._dead_letter = dead_letter
         self._on_error = on_error
 
     def unpack(self, messages: Sequence[Message]) -> list[Envelope]:
         """Envelopes of a batch. Per record: the library's getters, one decode, one object; no logging, no copies."""
         envelopes: list[Envelope] = []
-        states = self._states
+        states, read_bytes = self._states, self._read_bytes
         for message in messages:
             error = message.error()
             if error is not None:
@@ -55,6 +59,8 @@ class Unpacker:
                 continue
             state = states[message.topic()]  # type: ignore[index]  # only an error can lack its topic
             value = message.value()
+            if value is not None:
+                read_bytes[state.name] += len(value)
             try:
                 record = readable(value, state.record_types, tombstones=state.tombstones)
             except CodecError as rejected:

@@ -37,6 +37,10 @@ class Backends:
     store: Store  # where they met; kept, since NCCL connects later
 
 
+def _nothing(_: int) -> None:
+    """Nobody counts."""
+
+
 class RankGroup:
     """One rank's end of the collectives.
 
@@ -45,13 +49,24 @@ class RankGroup:
         rank: our own.
         num_ranks: N.
         lost: makes the error of a failed collective; may take some seconds to find out who is missing.
+        received: called with the bytes of gradients that came in, as a ring all-reduce moves them: each rank receives
+            all but its own share twice (Patarasuk and Yuan, 2009).
     """
 
-    def __init__(self, backends: Backends, *, rank: int, num_ranks: int, lost: Lost) -> None:
+    def __init__(
+        self,
+        backends: Backends,
+        *,
+        rank: int,
+        num_ranks: int,
+        lost: Lost,
+        received: Callable[[int], None] = _nothing,
+    ) -> None:
         self._backends = backends
         self.rank = rank
         self.num_ranks = num_ranks
         self._lost = lost
+        self._received = received
         self._why_broken = ""
 
     def close(self) -> None:
@@ -157,6 +172,7 @@ class RankGroup:
             RankLost: a rank did not take part within the limit.
         """
         self._wait(lambda: self._backends.gradients.allreduce([tensor]), doing="summing gradients", limit=None)
+        self._received(2 * tensor.nbytes * (self.num_ranks - 1) // self.num_ranks)
 
     def _send(self, content: bytes, *, limit: timedelta | None) -> None:
         doing = "telling the other ranks what to do"

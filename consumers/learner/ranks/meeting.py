@@ -18,6 +18,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -27,7 +28,10 @@ from consumers.learner.ranks.group import Backends, RankGroup
 from consumers.learner.ranks.messages import Message
 from consumers.learner.ranks.missing import MissingRanks
 from consumers.learner.settings import LearnerSettings
-from pipeline.stage import StageContext
+from pipeline.flow import count_received
+from pipeline.stage import StageContext, host_of
+from pipeline.traffic.classes import TrafficClass
+from pipeline.weights.scopes import SAME_DOMAIN, SAME_HOST
 from schemas.errors import CodecError, LeaseHeld, RankLost, SettingsError
 from topics.clock import Deadline
 
@@ -182,7 +186,10 @@ def _connect(context: StageContext, seat: Seat, *, store: Store, instances: tupl
     except RuntimeError as error:
         raise lost("connecting the ranks", error) from error
     backends = Backends(control=control, gradients=gradients, store=store)
-    return RankGroup(backends, rank=seat.rank, num_ranks=num_ranks, lost=lost)
+    before = instances[seat.rank - 1]  # in the ring; ranks of several hosts are taken to be in one domain
+    scope = SAME_HOST if host_of(before) == host_of(context.instance) else SAME_DOMAIN
+    received = partial(count_received(context.metrics, traffic=TrafficClass.GRADIENTS), scope)
+    return RankGroup(backends, rank=seat.rank, num_ranks=num_ranks, lost=lost, received=received)
 
 
 def _place(context: StageContext, settings: LearnerSettings) -> Place | None:

@@ -17,7 +17,6 @@ from consumers.learner.reports import Waiting
 from pipeline.stage import StageContext
 from schemas.reasons import Reason
 from topics.catalog import partition_of
-from topics.clock import Deadline
 
 _WAITING_EVERY_S = 1.0  # what groups lack is looked up so often: it takes a look at every open group
 
@@ -42,11 +41,11 @@ class Part:
 
     def read(self, command: Command) -> Summary:
         """Take in records, evict what is hopeless, and say what there is now."""
-        assembler, clock = self._assembler, self._context.clock
+        assembler = self._assembler
         assembler.learn_closed(command.closed)
         assembler.tick(engine_ready=command.engine_ready)
         elsewhere = max(0, command.num_ready - assembler.num_ready)
-        self._intake.pump(deadline=Deadline.after(command.wait_s, clock=clock), num_ready_elsewhere=elsewhere)
+        self._intake.read(wait_s=command.wait_s, num_ready_elsewhere=elsewhere)
         assembler.evict(command.step)
         offers = assembler.offers(command.step, self._context.run.groups_per_step)
         return Summary(

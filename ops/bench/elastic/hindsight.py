@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from consumers.scheduler.stage_clock import WorkPerStep
 from ops.bench.elastic.plan import GROUP_SIZE, GROUPS_PER_STEP
 from schemas.records import StageEvent
 
-_WORK = ("forward_backward", "staging_weights", "publishing", "reading")
+_WORK = ("staging_weights", "publishing", "reading")  # besides forward and backward
 _MADE = "records_written{topic=samples}"
 _SLOTS = {"running_sequences", "free_slots"}
 
@@ -30,10 +31,14 @@ def needed_rollouts(events: Sequence[StageEvent]) -> float | None:
 
 def _work_s(events: Sequence[StageEvent]) -> float:
     spans: dict[str, list[float]] = {phase: [] for phase in _WORK}
+    steps, work = list[float](), WorkPerStep()
     for event in events:
+        work_s = work.add(event)
+        if work_s is not None:
+            steps.append(work_s)
         if event.stage == "learner" and event.kind == "phase_ended" and event.name in spans:
             spans[event.name].append(event.gauges["spent_s"])
-    return sum(median(each) for each in spans.values() if each)
+    return sum(median(each) for each in (steps, *spans.values()) if each)
 
 
 def _groups_s(events: Sequence[StageEvent]) -> float:

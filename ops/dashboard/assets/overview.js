@@ -4,11 +4,12 @@ import { Bars, LineChart } from "./chart.js";
 import { bytes, clock, day, duration, h, KeyedTable, number, percent, sentence, setClass, setText, version, whole, wordClass, words } from "./dom.js";
 import { kindOf, said, Weave } from "./weave.js";
 
-const VERDICTS = ["balanced", "reward", "rollout", "weights", "learner", "prompts", "nobody", "missing", "scheduler", "starting", "finished", "trouble"];
+const VERDICTS = ["balanced", "reward", "rollout", "weights", "learner", "prompts", "credit", "nobody", "missing", "scheduler", "starting", "finished", "trouble"];
 const TITLES = {
   balanced: "Nobody waits much", reward: "A reward is the slow side", rollout: "Generation is the slow side", weights: "Weights come late",
   learner: "The learner is the slow side", prompts: "Prompts run dry", nobody: "Nobody is heard", missing: "A stage is missing",
   scheduler: "The scheduler is silent", starting: "Starting", finished: "The run has ended",
+  credit: "The credit is tight", trouble: "The broker cannot be read",
 };
 const TRAFFIC = /^bytes_per_s\{traffic=(.+)\}$/;
 const WAITS = /^waiting_share\{stage=(.+)\}$/;

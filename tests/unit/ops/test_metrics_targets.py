@@ -90,6 +90,13 @@ def test_metrics_are_served_where_the_file_says(memory_log: MemoryLog, tmp_path:
         assert b"rlweave_breaker_open{" in answer.read()
 
 
+def test_an_ipv6_address_is_told_in_brackets(memory_log: MemoryLog, tmp_path: Path) -> None:
+    path = expose_metrics(context(memory_log, tmp_path, metrics_port=0, metrics_host="::1"))
+    assert path is not None
+    (entry,) = orjson.loads(path.read_bytes())
+    assert entry["targets"][0].startswith("[::1]:")
+
+
 def test_without_a_port_nothing_is_served(memory_log: MemoryLog, tmp_path: Path) -> None:
     assert expose_metrics(context(memory_log, tmp_path)) is None
     assert not (tmp_path / FOLDER).exists()

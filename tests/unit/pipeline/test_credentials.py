@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from ops.run_file import load_run_file, parse_run_file, save_run_file
-from pipeline.credentials import MAX_SECRET_BYTES, client_config, forget_environment, read_secret, redis_client, user_of
+from pipeline.credentials import (
+    MAX_SECRET_BYTES,
+    client_config,
+    forget_environment,
+    read_secret,
+    redis_client,
+    secret_texts,
+    user_of,
+)
 from pipeline.secrets import HIDDEN, check_no_password, is_secret_name, shown
 from pipeline.settings import KafkaSettings, RedisSettings
 from schemas.errors import SettingsError
@@ -195,3 +203,11 @@ def _refusal(path: Path, *overrides: str) -> str:
     with pytest.raises(SettingsError) as caught:
         load_run_file(path, overrides=overrides)
     return f"{caught.value.message}\n{caught.value.hint}"
+
+
+def test_what_the_environment_calls_a_secret_is_kept_out_of_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("JUDGE_API_KEY", "sk-0123456789"), ("X_SECRET", "yes"), ("TOKEN_FILE", "/run/secrets/token")):
+        monkeypatch.setenv(name, value)
+    found = secret_texts(KafkaSettings(), RedisSettings(), role="reward")
+    assert "sk-0123456789" in found
+    assert not found & {"yes", "/run/secrets/token"}

@@ -125,3 +125,13 @@ def test_an_event_that_is_lost_counts(rig: Rig) -> None:
     rig.refuses = True
     rig.fail()
     assert rig.events._metrics.snapshot()["events_lost"] == 1.0
+
+
+def test_half_a_character_costs_neither_the_event_nor_the_stage() -> None:
+    rig = Rig(MemoryLog(run="r", data_partitions=1))
+    rig.events.notice("breaker_opened", details={"last_failure": "ValueError: \ud83d"})
+    rig.events.notice("\ud83d")
+    rig.events.notice("breaker_closed")
+    said = [(event.seq, event.details) for event in records_of(rig.log, EVENTS) if isinstance(event, StageEvent)]
+    assert said == [(0, {"last_failure": "ValueError: \\ud83d"}), (2, {})]
+    assert rig.events._metrics.snapshot()["events_lost"] == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 import threading
 from urllib.request import urlopen
 
@@ -170,3 +172,23 @@ def test_hops_and_kinds_are_words_of_the_catalog() -> None:
     assert SAMPLE_HOPS[-1] == "made_trained"
     assert WEIGHT_HOPS[-1] == "trained_serving"
     assert AGE_KINDS == ("in_flight", "in_queue", "at_cut")
+
+
+def test_a_host_that_is_not_ours_is_tried_once(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def start(port: int, **_: object) -> None:
+        tried.append(port)
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr("pipeline.metrics.start_http_server", start)
+    with pytest.raises(SettingsError, match="Cannot assign"):
+        metrics.expose(4000, host="10.255.255.1")
+    assert tried == [4000]
+
+
+def test_a_client_that_says_nothing_is_let_go(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.metrics._REQUEST_S", 0.05)
+    with socket.create_connection(("127.0.0.1", metrics.expose(0)), timeout=10) as silent:
+        silent.sendall(b"GET /metr")
+        assert silent.recv(1) == b""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.priority import LOWEST, session_nice, set_idle, set_session_nice, waited_s
+from pipeline.priority import LOWEST, OwnWait, session_nice, set_idle, set_session_nice, waited_s
 
 needs_groups = pytest.mark.skipif(session_nice() is None, reason="this kernel has no scheduling group per session")
 _SCRIPT = """
@@ -92,3 +92,11 @@ def test_of_a_process_that_is_gone_nothing_is_known_or_changed() -> None:
 def test_the_time_a_process_had_to_wait_is_known() -> None:
     waited = waited_s(os.getpid())
     assert waited is None or waited >= 0
+
+
+def test_ones_own_wait_is_what_others_see_of_it() -> None:
+    wait = OwnWait()
+    before, seen, after = wait.seconds(), waited_s(os.getpid()) or 0.0, wait.seconds()
+    assert before <= seen <= after or seen == 0
+    wait.close()
+    assert wait.seconds() == 0.0

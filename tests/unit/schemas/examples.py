@@ -66,6 +66,7 @@ SAMPLE = Sample(
     step_rewards=pack_f32([-0.5, 1.0]),
     environment="guess",
     environment_facts={"ended": "won"},
+    turn_ms=pack_i32([3, 100, 40, 90, 17]),
 )
 
 REWARD = Reward(

@@ -21,6 +21,7 @@ from schemas.records import (
     Record,
     Sample,
     SamplingParams,
+    StageEvent,
     Version,
     VersionRun,
 )
@@ -76,6 +77,8 @@ def test_rounding_above_zero_and_very_unlikely_tokens_pass(value: float) -> None
         ({"turns": b"abc"}, Reason.LENGTH_MISMATCH),
         ({"turns": b"", "step_rewards": pack_f32([1.0])}, Reason.LENGTH_MISMATCH),
         ({"step_rewards": pack_f32([1.0])}, Reason.LENGTH_MISMATCH),
+        ({"turns": b"", "step_rewards": b"", "turn_ms": pack_i32([1])}, Reason.LENGTH_MISMATCH),
+        ({"turn_ms": pack_i32([1, 2, 3, 4])}, Reason.LENGTH_MISMATCH),
         ({"step_rewards": pack_f32([1.0, float("nan")])}, Reason.NON_FINITE_REWARD),
         ({"completion_tokens": SAMPLE.completion_tokens[:-1]}, Reason.LENGTH_MISMATCH),
         ({"completion_tokens": pack_i32([1, 2, 3])}, Reason.LENGTH_MISMATCH),
@@ -213,3 +216,23 @@ def test_a_command_of_an_epoch_without_successor_is_no_record(epoch: int) -> Non
     check_possible(command)
     with pytest.raises(CodecError, match=f"epoch {epoch}, epochs are 0 to"):
         check_possible(dataclasses.replace(command, epoch=epoch))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"monotonic_s": math.nan},
+        {"monotonic_s": math.inf},
+        {"monotonic_s": -1e300},
+        {"unix_ms": 2**63 - 1},
+        {"unix_ms": -1},
+        {"seq": -1},
+    ],
+)
+def test_an_event_at_a_time_of_no_clock_is_no_record(change: dict[str, Any]) -> None:
+    event = StageEvent(
+        run="r", stage="learner", instance="learner-h-1-aa", kind="notice", name="x", seq=0, monotonic_s=0.0, unix_ms=0
+    )
+    check_possible(event)
+    with pytest.raises(CodecError, match="times are those of clocks"):
+        check_possible(dataclasses.replace(event, **change))

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
+from consumers.learner import intake
 from consumers.learner.assembler import Assembler
+from consumers.learner.data import OneProcess
 from consumers.learner.intake import Intake
 from consumers.learner.settings import LearnerSettings
 from pipeline.history import ClosedSet
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
 from schemas.errors import CheckpointError
-from schemas.records import PromptGroup, Record, Reward, Sample, StageEvent
+from schemas.records import PromptGroup, Record, Reward, Sample, StageEvent, Version
 from tests.unit.consumers.learner.material import G, assembler, fates, lineages, prompt, reward, sample, whole
 from topics.catalog import DEAD_LETTERS, EVENTS, PROMPTS, REWARDS, SAMPLES, Topic, full_name
 from topics.clock import Deadline, ManualClock
@@ -68,6 +70,27 @@ def test_a_batch_comes_out_of_the_log_and_metrics_say_so() -> None:
     assert gauges["open_groups"] == 3
     assert gauges["ready_groups"] == 2
     assert gauges["buffered_bytes"] > 0
+
+
+def test_a_batch_is_of_the_oldest_groups_however_few_records_a_poll_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are on different partitions, and these are read one after the other: what is cut early is not the oldest,
+    which is then too old for the next batch."""
+    monkeypatch.setattr(intake, "MAX_RECORDS", 5)
+    rig = Rig()
+    rig.begin(assembler(clock=rig.clock, step=2), positions={})
+    births = {0: 2, 1: 2, 2: 0, 3: 1}
+    for group, step in births.items():
+        rig.write(whole(group, born=Version(lineage=1, step=step)))
+    side = OneProcess(rig.assembler, rig.intake)
+    side.read(step=2, engine_ready=True, wait_s=0.0)
+    batch = side.cut(2, num_groups=2, allow_smaller=False)
+    assert batch is not None
+    assert [each.group for each in batch.groups] == [2, 3]
+    side.close_trained(batch)
+    side.read(step=3, engine_ready=True, wait_s=0.0)
+    last = side.cut(3, num_groups=2, allow_smaller=False)
+    assert last is not None
+    assert [each.group for each in last.groups] == [0, 1], "none was dropped"
 
 
 def test_a_deadline_does_not_drop_what_was_in_the_log_in_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from consumers.scheduler.pace import Pace, plain_name
 from consumers.scheduler.snapshot import InstanceSeen, Snapshot
 from consumers.scheduler.stage_clock import (
     AWAY,
+    FORWARD_BACKWARD,
     MOST_CHARS,
     MOST_NAMES,
     NUM_SPANS,
@@ -27,8 +29,12 @@ from schemas.records import StageEvent, Version
 SAMPLES_READ = "records_read{topic=samples}"
 
 
-def ended(phase: str, spent_s: float) -> StageEvent:
-    return event("phase_ended", phase, {"spent_s": spent_s})
+def ended(phase: str, spent_s: float, *, instance: str = "learner-1") -> StageEvent:
+    return event("phase_ended", phase, {"spent_s": spent_s}, instance=instance)
+
+
+def began(phase: str, *, instance: str = "learner-1") -> StageEvent:
+    return event("phase_began", phase, {}, instance=instance)
 
 
 def step(number: int, *, at_s: float, instance: str = "learner-1") -> StageEvent:
@@ -78,10 +84,47 @@ def test_the_time_of_a_step_is_from_one_to_the_next() -> None:
     assert found[STEP] == PhaseTime(typical_s=2.0, high_s=pytest.approx(2.8), num_spans=3)  # type: ignore[arg-type]
 
 
+def step_in_parts(*parts_s: float, instance: str = "learner-1") -> list[StageEvent]:
+    """A step in whose middle the one before was written, once or more."""
+    heard = [began("forward_backward", instance=instance)]
+    for number, part_s in enumerate(parts_s):
+        if number:
+            heard += [began("publishing", instance=instance), ended("publishing", 0.5, instance=instance)]
+            heard += [began("forward_backward", instance=instance)]
+        heard.append(ended("forward_backward", part_s, instance=instance))
+    return [*heard, began("waiting_for_data", instance=instance), ended("waiting_for_data", 0.1, instance=instance)]
+
+
+def test_the_parts_of_a_steps_work_are_one_span() -> None:
+    heard = [*step_in_parts(2.0, 1.0), *step_in_parts(3.0), *step_in_parts(0.5, 2.0, 0.5)]
+    assert times_of(*heard)[FORWARD_BACKWARD] == PhaseTime(typical_s=3.0, high_s=3.0, num_spans=3)
+
+
+def test_of_a_step_that_goes_on_nothing_is_known_yet() -> None:
+    assert FORWARD_BACKWARD not in times_of(began("forward_backward"), ended("forward_backward", 2.0))
+
+
+def test_the_work_of_each_rank_is_its_own() -> None:
+    joined = [began("reading"), began("reading", instance="learner-2")]  # both are known before they work
+    pairs = zip_longest(step_in_parts(2.0, 1.0), step_in_parts(3.0, instance="learner-2"))
+    heard = joined + [one for pair in pairs for one in pair if one is not None]
+    assert times_of(*heard)[FORWARD_BACKWARD] == PhaseTime(typical_s=3.0, high_s=3.0, num_spans=2)
+
+
+def test_a_process_that_is_gone_leaves_no_part_of_a_step() -> None:
+    times = PhaseTimes()
+    times.add(ended("forward_backward", 2.0), now_s=0.0)
+    times.forget("learner-1")
+    for one in step_in_parts(3.0):
+        times.add(one, now_s=0.0)
+    assert times.times()[FORWARD_BACKWARD].typical_s == 3.0
+
+
 def test_new_processes_of_the_learner_begin_anew_and_their_absence_is_known() -> None:
     found = times_of(
         ended("starting", 3.0),
         ended("forward_backward", 8.0),
+        began("reading"),
         event("notice", "stopped", {}, at_s=100.0),
         event("phase_began", "starting", {}, at_s=106.0, instance="learner-2"),
         event("phase_began", "reading", {}, at_s=109.5, instance="learner-2"),

@@ -37,7 +37,7 @@ def told(process: subprocess.Popen[str]) -> float:
     assert process.stdout is not None
     print("now", file=process.stdin, flush=True)
     wall_s, slept_s = process.stdout.readline().split()
-    assert 0.15 < float(slept_s) < 5.0
+    assert 0.15 < float(slept_s) < 60.0
     return float(wall_s) - time.time()
 
 

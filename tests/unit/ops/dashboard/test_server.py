@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from typing import cast
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
+from ops.dashboard import server as dashboard_server
 from ops.dashboard.assets import load_assets
 from ops.dashboard.feed import Feed
 from ops.dashboard.ledger_index import LedgerIndex
@@ -24,6 +28,7 @@ from schemas.errors import LogUnavailable
 from tests.unit.ops.dashboard.record_source import source_of
 from tests.unit.ops.dashboard.serving import Serving
 from tests.unit.ops.little_run import NOW_MS, little_run
+from topics.clock import Deadline
 
 TOKEN = "a-token-of-the-test"
 
@@ -53,8 +58,11 @@ class Following:
     def __init__(self) -> None:
         self.now = picture()
         self.trouble: str | None = None
+        self.is_broken = False
 
     def turn(self) -> bool:
+        if self.is_broken:
+            raise RuntimeError("a bug")
         if self.trouble is not None:
             raise LogUnavailable(self.trouble)
         return False
@@ -129,6 +137,12 @@ def test_another_sites_name_for_this_address_is_refused(server: Serving) -> None
     assert asked(server, "/api/runs", headers={"Host": "localhost:1"})[0].status == 200
 
 
+def test_a_token_of_any_bytes_is_no_token() -> None:
+    with Serving(Runs(reach, seen=list), settings=DashboardSettings(token=TOKEN)) as serving:
+        assert asked(serving, "/api/runs", headers={"Authorization": "Bearer \xff\xfe"})[0].status == 401
+        assert asked(serving, "/api/runs?token=%ff")[0].status == 401
+
+
 def test_nothing_but_reading(server: Serving) -> None:
     assert asked(server, "/api/runs", method="POST")[0].status == 405
 
@@ -181,8 +195,59 @@ def test_a_stream_sends_parts_when_they_change_and_says_when_the_broker_is_away(
         [(name, head)] = taken(stream, 1)  # nothing else changed
         assert name == "head"
         assert cast("dict[str, dict[str, int]]", head)["totals"]["step"] == 3
+        following.now = replace(following.now, trouble="it is away")
+        assert taken(stream, 1) == [("trouble", {"message": "it is away", "hint": ""})]
         following.trouble = "no broker answers"
         assert taken(stream, 1) == [("trouble", {"message": "no broker answers", "hint": ""})]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_picture_that_stands_still_for_a_fault_says_so_and_is_made_anew(following: Following) -> None:
+    runs = Runs(reach, seen=list)
+    run = runs.open("little")
+    following.is_broken = True
+    deadline = Deadline.after(10)
+    while not run.feed.is_over and not deadline.expired:
+        deadline.clock.wait(0.01)
+    [trouble] = [content for name, _, content in run.feed.newer({}) if name == "trouble"]
+    assert orjson.loads(trouble)["message"] == "a fault of the dashboard itself"
+    following.is_broken = False
+    assert runs.open("little") is not run
+    runs.close()
+
+
+def test_a_run_that_is_slow_to_reach_holds_up_no_other() -> None:
+    asked_for, go_on = threading.Event(), threading.Event()
+
+    def slowly(name: str) -> Reached:
+        if name == "little-slow":
+            asked_for.set()
+            assert go_on.wait(10)
+        return reach(name)
+
+    runs = Runs(slowly, seen=list)
+    other = threading.Thread(target=runs.open, args=("little-slow",))
+    other.start()
+    assert asked_for.wait(10)
+    assert runs.open("little").name == "little"
+    go_on.set()
+    other.join(10)
+    runs.close()
+
+
+def test_a_reader_that_reads_nothing_gives_up_its_place(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_server, "STALL_S", 0.2)
+    monkeypatch.setattr(dashboard_server, "MAX_STREAMS", 1)
+    following.now = replace(following.now, run="x" * 30_000_000)  # more than the sockets between them hold
+    with Serving(Runs(reach, seen=list)) as serving:
+        place = urlsplit(serving.url)
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as stalled:
+            stalled.sendall(b"GET /api/run/little/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert stalled.recv(12) == b"HTTP/1.1 200"
+            deadline = Deadline.after(10)
+            while asked(serving, "/api/run/little/events", method="HEAD")[0].status != 200 and not deadline.expired:
+                deadline.clock.wait(0.05)
+            assert not deadline.expired
 
 
 def taken(stream: HTTPResponse, count: int) -> list[tuple[str, object]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from ops.live.follower import Follower, FollowSettings
+from ops.live.follower import ASK_S, Follower, FollowSettings
 from ops.live.ids import Ids
 from ops.live.picture import ProcessPicture, RunPicture
+from ops.live.verdict import judge
+from schemas.errors import LogUnavailable
 from schemas.reasons import Result
 from tests.unit.ops.little_run import RUN, little_run
 from tests.unit.ops.report.made_run import PARTITIONS, START_MS, MadeRun, two_lineages, v
-from topics.clock import ManualClock
+from topics.clock import Deadline, ManualClock
 from topics.memory import MemoryLog
 
 ROLLOUT, REWARD, LEARNER = "rollout-h-1-aaaaaa", "reward-h-2-aaaaaa", "learner-h-3-aaaaaa"
@@ -83,6 +85,16 @@ def test_phases_are_spans_and_shares(log: MemoryLog, clock: ManualClock) -> None
     assert (learner.host, learner.standing) == ("h", "at work")
 
 
+def test_between_two_phases_a_process_is_in_the_one_before(log: MemoryLog, clock: ManualClock) -> None:
+    """The end of one and the begin of the next are two records, and a look may come between them."""
+    clock.advance(8)
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="forward_backward", at_s=2)
+    run.event(LEARNER, "phase_ended", name="forward_backward", at_s=7)
+    run.end()
+    assert the(picture_of(log, clock), LEARNER).phase == "forward_backward"
+
+
 def test_rates_are_between_heartbeats(log: MemoryLog, clock: ManualClock) -> None:
     clock.advance(4)
     run = MadeRun(log)
@@ -107,6 +119,40 @@ def test_who_is_silent_is_not_at_work_and_who_is_succeeded_is_gone(log: MemoryLo
     standings = {each.instance: each.standing for each in picture.processes}
     assert standings == {LEARNER: "gone", ROLLOUT: "not heard", REWARD: "stopped", successor: "at work"}
     assert [each.stage for each in picture.processes] == ["rollout", "reward", "learner", "learner"]
+
+
+class Away(MemoryLog):
+    """A log whose broker can be away."""
+
+    away = False
+
+    def connect(self, *, deadline: Deadline) -> None:
+        if self.away:
+            raise LogUnavailable("no Kafka broker answered")
+
+
+def test_the_silence_of_a_broker_is_not_that_of_the_processes(clock: ManualClock) -> None:
+    log = Away(run=RUN, data_partitions=PARTITIONS, clock=clock)
+    run = MadeRun(log)
+    run.event(LEARNER, "heartbeat", name="heartbeat", at_s=0)
+    run.end()
+    with Follower(log, clock=clock) as follower:
+        assert follower.catch_up(limit_s=5)
+        log.away = True
+        for _ in range(10):
+            clock.advance(ASK_S)
+            follower.turn()
+        seen = follower.picture()
+        assert (the(seen, LEARNER).standing, seen.is_live, seen.now_ms) == ("at work", True, START_MS)
+        assert judge(seen).kind == "trouble"
+        assert "no Kafka broker answered" in judge(seen).text
+        log.away = False
+        clock.advance(ASK_S)
+        follower.turn()
+        assert (follower.picture().trouble, the(follower.picture(), LEARNER).standing) == ("", "at work")
+        clock.advance(20)
+        follower.turn()
+        assert the(follower.picture(), LEARNER).standing == "not heard"
 
 
 def test_a_version_is_followed_to_the_engines(log: MemoryLog, clock: ManualClock) -> None:

@@ -58,7 +58,7 @@ class Ends:
 
     complete: list[bool] = field(default_factory=lambda: [True])
     drained: bool = True
-    grace_s: float = 5.0
+    grace_s: float = 60.0
 
     def is_complete(self) -> bool:
         return self.complete.pop(0) if len(self.complete) > 1 else self.complete[0]

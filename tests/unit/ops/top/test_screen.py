@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import pty
+import signal
+import termios
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
@@ -13,7 +18,8 @@ from ops.live.follower import Follower
 from ops.live.picture import NoticePicture, RunPicture, Span
 from ops.top.screen import screen
 from ops.top.strip import MARKS, strip
-from ops.top.watch import show_once
+from ops.top.watch import show_once, watch
+from ops.top.words import clock, number
 from tests.unit.ops.live.pictures import NOW_MS, learner, picture, process, reward, rollout
 from tests.unit.ops.report.made_run import PARTITIONS, two_lineages
 from topics.memory import MemoryLog
@@ -37,7 +43,7 @@ def text(seen: RunPicture, *, width: int = 80, height: int | None = 24) -> str:
     return "\n".join(line.plain for line in screen(seen, width=width, height=height, keys="q ends"))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 50), (40, 12), (80, 5)])
+@pytest.mark.parametrize("size", [(80, 24), (140, 50), (40, 12), (80, 5), (9, 4), (1, 1)])
 @pytest.mark.parametrize("make", [slow_reward, picture, crowded])
 def test_it_fits(make: object, size: tuple[int, int]) -> None:
     assert callable(make)
@@ -92,11 +98,23 @@ def test_text_of_others_is_neither_markup_nor_control() -> None:
     assert "\x1b" not in shown
 
 
+def test_numbers_and_times_that_are_none_are_unknown() -> None:
+    assert (number(math.nan), number(math.inf), clock(1e30)) == ("-", "-", "-")
+
+
 def test_a_silent_process_says_so() -> None:
     silent = replace(process("rollout", IDLE, standing="not heard"), heard_ms=NOW_MS - 20_000)
     shown = text(picture(silent))
     assert "MISSING" in shown
     assert "silent 20 s" in shown
+
+
+class Ending(Follower):
+    """One during whose first picture the process is told to end."""
+
+    def picture(self, *, spans_s: float | None = None) -> RunPicture:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().picture(spans_s=spans_s)
 
 
 def test_once_prints_a_picture_without_colours() -> None:
@@ -108,3 +126,17 @@ def test_once_prints_a_picture_without_colours() -> None:
     assert "step 3" in file.getvalue()
     assert "\x1b" not in file.getvalue()
     assert "abandoned_branch 2" in file.getvalue()
+
+
+def test_a_signal_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = pty.openpty()
+    terminal = os.fdopen(its)
+    monkeypatch.setattr("sys.stdin", terminal)
+    before, file = termios.tcgetattr(its), StringIO()
+    with Ending(MemoryLog(run="made", data_partitions=PARTITIONS)) as follower, pytest.raises(SystemExit) as ended:
+        watch(follower, Console(file=file, force_terminal=True, width=80, height=24))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert termios.tcgetattr(its) == before
+    assert "\x1b[?1049l" in file.getvalue().partition("\x1b[?1049h")[2]
+    terminal.close()
+    os.close(ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
@@ -174,6 +175,17 @@ def test_a_receiver_that_refuses_is_named(receiver: Receiver) -> None:
     receiver.status = 400
     with pytest.raises(TraceError, match="did not take the spans"):
         export(life_of(SlowRun(FAILED)), endpoint=receiver.url)
+
+
+def test_a_receiver_is_named_without_its_password_and_any_time_is_sent(receiver: Receiver) -> None:
+    life = life_of(SlowRun(FAILED))
+    hop = replace(life.hops[0], began_ms=-5.0, ended_ms=2.0**63)
+    receiver.status = 400
+    url = receiver.url.replace("//", "//user:s3cret-7@")
+    with pytest.raises(TraceError, match="did not take") as refused:
+        export(replace(life, hops=(hop,)), endpoint=url)
+    assert "s3cret-7" not in refused.value.message
+    assert len(receiver.requests) == 1
 
 
 def _spans(request: ExportTraceServiceRequest) -> list[tuple[bytes, str, float]]:

@@ -98,10 +98,10 @@ def test_the_rate_of_a_class_holds_over_all_its_uploads(store: ChunkStore) -> No
     digests = [store.put(bytes([n]) * 2**20).digest for n in range(8)]
     with _limited(store, {"background": 8.0 * 2**20}) as url:
         took_s = [_seconds_of(url, digests, traffic_class="background")]
-        while took_s[-1] > 1.2 and len(took_s) < 5:
+        while took_s[-1] > 3.0 and len(took_s) < 5:
             took_s.append(_seconds_of(url, digests, traffic_class="background"))
     assert min(took_s) > 0.8
-    assert min(took_s) < 1.2
+    assert min(took_s) < 3.0, "8 s where they take turns"
 
 
 def test_a_class_without_a_rate_is_not_held_up_by_one_that_has(store: ChunkStore) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
 from consumers.learner.ranks.backends import serve_store
 from consumers.learner.ranks.group import RankGroup
@@ -30,10 +31,13 @@ class Place:
     num_ranks: int = 2
     port: int = 0
     log: MemoryLog = field(default_factory=lambda: MemoryLog(run="r", data_partitions=4))
+    contexts: dict[int, StageContext] = field(default_factory=dict)  # the newest of each rank
 
     def context(self, rank: int, *, name: str = "") -> StageContext:
         run = RunSettings(name="r", dir=self.folder, heartbeat_s=0.2)
-        return make_context(self.log, run=run, stage="learner", instance=name or f"learner.{rank}-host-1-ab")
+        made = make_context(self.log, run=run, stage="learner", instance=name or f"learner.{rank}-host-1-ab")
+        self.contexts[rank] = made
+        return made
 
     def seat(self, rank: int, *, digest: str = "same") -> Seat:
         settings = LearnerSettings(ranks=self.num_ranks, rendezvous_port=self.port, collective_limit_s=5.0)
@@ -66,6 +70,19 @@ def test_ranks_meet_whoever_comes_first(place: Place, order: tuple[int, ...]) ->
     place.num_ranks = 3
     with ThreadPoolExecutor(3) as pool:
         check_connected([pool.submit(place.come, rank) for rank in order])
+
+
+def test_bytes_of_gradients_are_counted_by_how_far_they_come(place: Place) -> None:
+    """Three ranks in a ring, two of them on one host: each receives 2/3 of the gradients twice."""
+    place.num_ranks, names = 3, ("learner.0-a-b-1-f", "learner.1-a-b-2-f", "learner.2-c-1-f")
+    with ThreadPoolExecutor(3) as pool:
+        come = [pool.submit(place.come, rank, name=name) for rank, name in enumerate(names)]
+        groups = [future.result(timeout=30) for future in come]
+        list(pool.map(lambda group: group and group.sum_tensor(torch.ones(300)), groups))
+    scopes = ("same_domain", "same_host", "same_domain")
+    for rank, scope in enumerate(scopes):
+        snapshot = place.contexts[rank].metrics.snapshot()
+        assert snapshot[f"network_bytes{{traffic=gradients,scope={scope}}}"] == 4 * 300 * 2 * 2 / 3
 
 
 def test_they_meet_at_a_fixed_port_without_the_file(place: Place) -> None:

@@ -1,0 +1,58 @@
+"""Ends what processes that are gone have left behind.
+
+Role: for scorers whose fork server died: they died with it, and nobody is left who could end what they had started.
+Data in: pids of processes that led a session each. Data out: SIGKILL for who else is in those sessions.
+Invariants: a number is not given to another process while a session has it, so who is in the session of a leader that
+is gone was started by that leader; of a number whose process is there, nobody is ended.
+Failure: none; who made a session of its own is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from topics.clock import Deadline
+
+_LOOK_S = 0.01
+_PROC = Path("/proc")
+
+
+def end_sessions(leaders: Collection[int], *, limit_s: float) -> None:
+    """End all who are in the sessions of these processes, which are about to be gone: that is waited for, in all at
+    most `limit_s`."""
+    left, deadline = set(leaders), Deadline.after(limit_s)
+    while left:
+        gone = {pid for pid in left if not _is_there(pid)}
+        for pid, session in _sessions():
+            if session in gone:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        left -= gone
+        if deadline.expired:
+            return
+        if left:
+            deadline.clock.wait(_LOOK_S)
+
+
+def _is_there(pid: int) -> bool:
+    found = _stat(str(pid))
+    return found is not None and found[0] != "Z"
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """pid and session of every process."""
+    for name in os.listdir(_PROC):
+        if name.isdecimal() and (found := _stat(name)) is not None:
+            yield int(name), int(found[3])
+
+
+def _stat(name: str) -> list[str] | None:
+    """State, parent, group, session, ... (proc(5)); None: there is no such process."""
+    try:
+        return (_PROC / name / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
