@@ -51,7 +51,7 @@ class MetricsSize:
 
     num_pairs: int = 5
     first_step: int = 5
-    num_steps: int = 20
+    num_steps: int = 40
 
     @classmethod
     def quick(cls) -> MetricsSize:
@@ -87,9 +87,10 @@ def bench_metrics(size: MetricsSize, *, kafka: str | None, state_dir: Path, say:
     noise, began_s = Noise(), time.monotonic()
     pairs: list[Pair] = []
     with broker(kafka, state_dir=state_dir) as bootstrap:  # (1)
-        _run(replace(size, first_step=1, num_steps=1), side="with", bootstrap=bootstrap)
+        _run(replace(size, first_step=1, num_steps=1), side="with", bootstrap=bootstrap, say=say)
+        say(f"the short run that is not counted took {time.monotonic() - began_s:.0f} s")
         for number in range(size.num_pairs):  # (2)
-            sides = {side: _run(size, side=side, bootstrap=bootstrap) for side in _order(number)}
+            sides = {side: _run(size, side=side, bootstrap=bootstrap, say=say) for side in _order(number)}
             pairs.append(Pair(told=sides["with"], mute=sides["without"]))
             cost = f"{pairs[-1].cost_s * 1000:+.1f} ms per 1,000 samples ({pairs[-1].share:+.1%})"
             say(f"pair {number + 1} of {size.num_pairs}, after {time.monotonic() - began_s:.0f} s: {cost}")
@@ -146,12 +147,13 @@ def _order(number: int) -> tuple[str, str]:
     return ("with", "without") if number % 2 == 0 else ("without", "with")
 
 
-def _run(size: MetricsSize, *, side: str, bootstrap: str) -> Observed:
+def _run(size: MetricsSize, *, side: str, bootstrap: str, say: Callable[[str], None]) -> Observed:
     """One run; another one in its place when it fails, since a broker that has just started may let a stage wait for
     too long."""
     try:
         return _run_once(size, side=side, bootstrap=bootstrap)
-    except BenchError:
+    except BenchError as error:
+        say(f"{error.message}; it is run again")
         return _run_once(size, side=side, bootstrap=bootstrap)
 
 

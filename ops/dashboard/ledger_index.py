@@ -1,9 +1,11 @@
 """Where every outcome of a run stands on the ledger, and which sample ids were not trained, and why.
 
 Role: behind the table of drops and the list of samples: a page of them costs no reading of samples.
-Data in: the ledger, its newest part first, a slice per `turn`. Data out: counts and pages, newest first.
-Invariants: memory is bounded: 38 bytes per outcome, 34 per lost id, at most `max_outcomes` and `max_lost` of them; what
-is counted and listed is of the surviving history (promise 3) as far as it is read, and `share_read` says how far.
+Data in: the ledger, its newest part first, a slice per `turn`, small ones first, so that there is soon something to
+show. Data out: counts and pages, newest first.
+Invariants: memory is bounded: 38 bytes per outcome, 34 per lost id, at most `max_outcomes` and `max_lost` of them, and
+no more than one record of a slice is held decoded; what is counted and listed is of the surviving history (promise 3)
+as far as it is read, and `share_read` says how far.
 Failure: errors of the log; bytes that are no record are passed over, the audit counts them.
 """
 
@@ -13,6 +15,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from sys import intern
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +27,12 @@ from ops.replay.sources import Source, decode
 from pipeline.history import Lineages
 from schemas.errors import CodecError
 from schemas.reasons import Result
-from schemas.records import LineageStarted, Outcome, Record
+from schemas.records import LineageStarted, MemberOutcome, Outcome
 from topics.catalog import LEDGER, partition_of
 from topics.kafka.raw import RawRecord
 
-SLICE_OFFSETS = 2_000  # per partition and turn
+SLICE_OFFSETS = 2_000  # per partition and turn, at most
+FIRST_SLICE = 125  # of the first turn; then twice as many each time
 MAX_OUTCOMES = 4_000_000
 MAX_LOST = 4_000_000
 _OUTCOMES = (
@@ -81,6 +86,30 @@ class LostRow:
     born: str  # version; empty: not known
 
 
+class _Lost(NamedTuple):
+    """What is kept of a member that was not trained."""
+
+    member: int
+    reason: str
+    age: int
+    born_lineage: int
+    born_step: int
+
+
+class _Closed(NamedTuple):
+    """What is kept of an outcome."""
+
+    group: int
+    offset: int
+    at_ms: int
+    lineage: int
+    step: int
+    result: str
+    reason: str
+    size: int
+    lost: tuple[_Lost, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Some rows of many."""
@@ -105,9 +134,12 @@ class LedgerIndex:
         self._lineages = Lineages()
         self._read: dict[int, tuple[int, int]] = {}  # partition -> offsets that were read: [first, end)
         self._window: dict[int, tuple[int, int]] = {}
+        self._slice_offsets = FIRST_SLICE
 
-    def turn(self, *, slice_offsets: int = SLICE_OFFSETS) -> bool:
+    def turn(self, *, slice_offsets: int | None = None) -> bool:
         """Read what is new, and one slice more of the past; True: there is more to read."""
+        if slice_offsets is None:
+            slice_offsets, self._slice_offsets = self._slice_offsets, min(SLICE_OFFSETS, 2 * self._slice_offsets)
         window = self._source.window(LEDGER)
         for part, (_, end) in window.items():
             self._read.setdefault(part, (end, end))
@@ -186,44 +218,36 @@ class LedgerIndex:
 
     def _take(self, ranges: dict[int, tuple[int, int]]) -> None:
         wanted = {part: bounds for part, bounds in ranges.items() if bounds[0] < bounds[1]}
-        records = [] if not wanted else list(self._decoded(wanted))
+        found = [] if not wanted else list(self._noted(wanted))
         with self._lock:
-            for raw, record in records:
-                self._add(raw, record)
+            for each in found:
+                self._add(each)
             for part, (first, end) in wanted.items():
                 before = self._read[part]
                 self._read[part] = (min(first, before[0]), max(end, before[1]))
 
-    def _decoded(self, ranges: dict[int, tuple[int, int]]) -> Iterator[tuple[RawRecord, Record | None]]:
+    def _noted(self, ranges: dict[int, tuple[int, int]]) -> Iterator[LineageStarted | _Closed]:
         for raw in self._source.read(LEDGER, ranges):
             try:
-                yield raw, decode(LEDGER, raw)
+                record = decode(LEDGER, raw)
             except CodecError:
                 continue
+            if isinstance(record, LineageStarted):
+                yield record
+            elif isinstance(record, Outcome):
+                yield _closed(raw, record)
 
-    def _add(self, raw: RawRecord, record: Record | None) -> None:
-        if isinstance(record, LineageStarted):
-            self._lineages.add(record)
-        elif isinstance(record, Outcome):
-            self._add_outcome(raw, record)
-
-    def _add_outcome(self, raw: RawRecord, outcome: Outcome) -> None:
-        row = len(self._outcomes)
-        result, reason = self._words.number(str(outcome.result)), self._words.number(_word(outcome.reason))
-        place = (outcome.group, raw.offset, raw.unix_ms, outcome.lineage, outcome.step)
-        if not self._outcomes.append(*place, result, reason, len(outcome.members)):
+    def _add(self, found: LineageStarted | _Closed) -> None:
+        if isinstance(found, LineageStarted):
+            self._lineages.add(found)
             return
-        for member in outcome.members:
-            if member.result != Result.TRAINED:
-                born = member.version
-                self._lost.append(
-                    row,
-                    raw.unix_ms,
-                    member.member,
-                    self._words.number(_word(member.reason)),
-                    _NOTHING if member.age is None else member.age,
-                    *((_NOTHING, _NOTHING) if born is None else (born.lineage, born.step)),
-                )
+        row = len(self._outcomes)
+        result, reason = self._words.number(found.result), self._words.number(found.reason)
+        if not self._outcomes.append(*found[:5], result, reason, found.size):
+            return
+        for lost in found.lost:
+            number = self._words.number(lost.reason)
+            self._lost.append(row, found.at_ms, lost.member, number, lost.age, lost.born_lineage, lost.born_step)
 
     def _alive(self) -> NDArray[np.bool_]:
         table = self._outcomes.view()
@@ -261,6 +285,30 @@ class LedgerIndex:
         )
 
 
+def _closed(raw: RawRecord, outcome: Outcome) -> _Closed:
+    return _Closed(
+        group=outcome.group,
+        offset=raw.offset,
+        at_ms=raw.unix_ms,
+        lineage=outcome.lineage,
+        step=outcome.step,
+        result=intern(str(outcome.result)),
+        reason=_word(outcome.reason),
+        size=len(outcome.members),
+        lost=tuple(_lost(each) for each in outcome.members if each.result != Result.TRAINED),
+    )
+
+
+def _lost(member: MemberOutcome) -> _Lost:
+    return _Lost(
+        member=member.member,
+        reason=_word(member.reason),
+        age=_NOTHING if member.age is None else member.age,
+        born_lineage=_NOTHING if member.version is None else member.version.lineage,
+        born_step=_NOTHING if member.version is None else member.version.step,
+    )
+
+
 def _newest(places: NDArray[np.intp], *, times: NDArray[np.int64], upto: int) -> NDArray[np.intp]:
     """The first `upto` places by time, latest first; of the same time the one that was read last."""
     own = times[places]
@@ -274,4 +322,4 @@ def _newest(places: NDArray[np.intp], *, times: NDArray[np.int64], upto: int) ->
 
 def _word(reason: str | None) -> str:
     """The word of a reason, without its detail."""
-    return "" if reason is None else reason.partition(":")[0].strip()
+    return "" if reason is None else intern(reason.partition(":")[0].strip())

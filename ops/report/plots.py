@@ -92,7 +92,7 @@ def lag(axes: Axes, facts: RunFacts) -> None:
 def tokens(axes: Axes, facts: RunFacts) -> None:
     """Tokens per second over time."""
     times, rates = _curve(facts, "tokens_per_s")
-    if not any(rates):
+    if not any(each > 0 for each in rates):
         return nothing(axes, "no tokens were counted")
     axes.plot(times, rates, color=COLOURS[0], linewidth=1.5)
     axes.set(xlabel="time (s)", ylabel="tokens per second", ylim=(0, None))

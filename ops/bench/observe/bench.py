@@ -10,17 +10,15 @@ Failure: `ServicesError`; `BenchError` when a run does not begin to train, or en
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from ops.bench import result
 from ops.bench.observe.faults import FAULTS, Fault, Usual
-from ops.bench.observe.stages import Running, running, set_up
+from ops.bench.observe.stages import Running, running, served, set_up
 from ops.bench.soak import BenchError
 from ops.chaos.servers import Servers
 from ops.live.measures import measures_of
@@ -73,11 +71,7 @@ def bench_observe(size: ObserveSize, *, say: Callable[[str], None]) -> result.Be
         BenchError: a run does not begin to train, or ends by itself.
     """
     noise = result.Noise()
-    with ExitStack() as leaving:
-        folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="rlweave-bench-")))
-        servers = Servers(folder / "services", brokers=1)  # (1)
-        leaving.callback(servers.close)
-        servers.start()
+    with served() as (folder, servers):  # (1)
         seen = [_watched(_NONE, folder, servers=servers, watch_s=size.watch_s)]  # (2)
         say(_line(seen[0]))
         usual = usual_of(seen[0].last)

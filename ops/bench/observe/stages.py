@@ -7,6 +7,7 @@ Failure: `BenchError` when a run does not begin to train, or ends by itself.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -51,6 +52,21 @@ class Running:
         """
         if self.crew.ended is not None:
             raise BenchError(f"the run ended by itself with code {self.crew.ended}: {self.crew.last_words()}")
+
+
+@contextmanager
+def served() -> Iterator[tuple[Path, Servers]]:
+    """A folder and servers in it, for the block.
+
+    Raises:
+        ServicesError: they do not start.
+    """
+    with ExitStack() as leaving:
+        folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="rlweave-bench-")))
+        servers = Servers(folder / "services", brokers=1)
+        leaving.callback(servers.close)
+        servers.start()
+        yield folder, servers
 
 
 @contextmanager

@@ -11,19 +11,15 @@ Failure: `ServicesError`; `BenchError` when the run does not begin to train, end
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from ops.bench import result
 from ops.bench.observe.delays import MEMBER, PLANTS, Plant, Planted, overrides, took_s
-from ops.bench.observe.stages import Running, running, set_up
+from ops.bench.observe.stages import Running, running, served, set_up
 from ops.bench.soak import BenchError
-from ops.chaos.servers import Servers
 from ops.replay.sources import KafkaSource, Source, decode
 from ops.trace.gather import gather_group
 from ops.trace.groups import sample_life
@@ -113,11 +109,7 @@ def bench_trace(size: TraceSize, *, say: Callable[[str], None]) -> result.BenchR
         BenchError: see the module.
     """
     noise = result.Noise()
-    with ExitStack() as leaving:
-        folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="rlweave-bench-")))
-        servers = Servers(folder / "services", brokers=1)  # (1)
-        leaving.callback(servers.close)
-        servers.start()
+    with served() as (folder, servers):  # (1)
         say("the servers are up")
         planted = folder / "planted"
         run_file = set_up(_RUN, folder, servers=servers, overrides=overrides(planted, repeats=size.repeats))
