@@ -190,7 +190,7 @@ def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
     except (OSError, orjson.JSONDecodeError) as error:
         raise SettingsError(
             f"settings of the run in {path} cannot be read: {error}",
-            hint="`rlweave runs list` shows the runs here; one that is just starting writes them a moment later: try again",
+            hint="`rlweave runs list` shows the runs here; one that is just starting has them a moment later",
         ) from error
     for override in overrides:
         _apply(values, override)
