@@ -16,6 +16,7 @@ from ops.report.marks import COLOURS, FOREGROUND, dashes, legend, line, nothing,
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_AGES = 40  # that have a bar of their own
 _KINDS = ("work", "waiting", "weights", "other")
 _WEIGHT_PHASES = ("swapping", "staging_weights", "publishing")
 _OTHER_PHASES = ("starting", "cloning", "checkpointing", "finished", "watching", "serving", "supervising", "fetching")
@@ -51,12 +52,14 @@ def ages(axes: Axes, facts: RunFacts) -> None:
     if not ages:
         return nothing(axes, "nothing was trained")
     total = ages.total()
-    positions = list(range(max(ages) + 1))
+    positions = list(range(min(max(0, *ages), MOST_AGES) + 1))
     shares = [ages[age] / total for age in positions]
+    older = sum(num for age, num in ages.items() if age > MOST_AGES)
+    shares[-1] += older / total
     bars = axes.bar(positions, shares, color=COLOURS[0], width=0.7)
     axes.bar_label(bars, labels=[f"{share:.0%}" if share else "" for share in shares], fontsize=9, color=FOREGROUND)
     axes.set(xlabel="age when trained (versions)", ylabel="share of trained samples", ylim=(0, max(shares) * 1.15))
-    axes.set_xticks(positions)
+    axes.set_xticks(positions, [*map(str, positions[:-1]), f"{positions[-1]}{'+' if older else ''}"])
     axes.grid(visible=False, axis="x")
     return None
 

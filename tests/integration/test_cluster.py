@@ -119,7 +119,7 @@ def test_a_topic_deleted_a_moment_ago_is_made_anew_though_some_broker_still_list
     for _ in range(4):
         wait_until(lambda: is_deleted(raw, name), doing="the topic to be deleted")
         wait_until(lambda: is_made(log), doing="the topic to be made anew")
-        assert name in raw.partition_counts()
+        wait_until(lambda: name in raw.partition_counts(), doing="every broker to list it")
 
 
 def wait_until(done: Callable[[], bool], *, doing: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ops.bench.result import BenchResult, Noise, Number, Table, rate
-from ops.bench.rewards.faults import NAMES, Account, FaultSize, run_faults
+from ops.bench.rewards.faults import NAMES, Account, FaultSize, num_loops_of, run_faults
 from ops.bench.rewards.past import PastFound, PastSize, run_past
 from ops.chaos.servers import Servers
 
@@ -29,11 +29,18 @@ class Compared:
 
     clean: Mapping[str, Account]
     broken: Mapping[str, Account]
+    beside: Mapping[str, Account] = field(default_factory=dict)  # nothing broken, beside loops of `num_loops` processes
+    num_loops: int = 0
 
     def share(self, name: str) -> float:
         """Throughput of the broken run as a share of the clean one's."""
         clean, broken = self.clean[name].per_s, self.broken[name].per_s
         return round(broken / clean, 3) if clean else 0.0
+
+    def limit(self, name: str) -> float | None:
+        """What the loops alone leave of the clean run's throughput; None: not measured."""
+        clean = self.clean[name].per_s
+        return round(self.beside[name].per_s / clean, 3) if clean and name in self.beside else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,11 @@ def _both(size: RewardsSize, *, folder: Path, servers: Servers, peak: bool, say:
         run_faults(size.faults, folder=folder, servers=servers, broken=broken, peak=peak, say=say)
         for broken in (False, True)
     )
-    return Compared(clean=clean, broken=broken)
+    if not peak:
+        return Compared(clean=clean, broken=broken)
+    num = num_loops_of(size.faults, broken["hangs"])
+    beside = run_faults(size.faults, folder=folder, servers=servers, broken=False, peak=True, say=say, num_loops=num)
+    return Compared(clean=clean, broken=broken, beside=beside, num_loops=num)
 
 
 def rewards_result(size: RewardsSize, *, paced: Compared, peak: Compared, past: PastFound, noise: Noise) -> BenchResult:
@@ -84,6 +95,7 @@ def rewards_result(size: RewardsSize, *, paced: Compared, peak: Compared, past: 
     accounts = [*paced.broken.values(), *peak.broken.values()]
     values["rewards_lowest_share_of_clean"] = min(paced.share(name) for name in NAMES)
     values["rewards_lowest_peak_share_of_clean"] = min(peak.share(name) for name in NOT_AWAY)
+    values["hangs_peak_limit_share"], values["hangs_peak_num_loops"] = peak.limit("hangs"), peak.num_loops
     values["rewards_all_accounted"] = int(all(one.is_whole for one in accounts))
     values |= {
         "rescore_num_samples": past.rescored,
@@ -181,6 +193,9 @@ def _notes(size: RewardsSize, values: Mapping[str, Number]) -> tuple[str, ...]:
         f"At full speed ({size.faults.peak_samples} samples at once, {size.faults.peak_work_ms:g} ms of work each, "
         f"limit {size.faults.peak_timeout_s:g} s): {values['rewards_lowest_peak_share_of_clean']} of the clean run's, "
         f"but for the remote service, which is away for {size.faults.away_s:g} s of it.",
+        f"The machine's own limit of that: {values['hangs_peak_limit_share']} of the clean run's for the reward that "
+        f"hangs, when nothing does but {values['hangs_peak_num_loops']} processes loop beside it with the processor "
+        f"time that others leave, as many as calls hang at a time; it has {values['hangs_peak_share_of_clean']}.",
         f"The past: {values['rescore_num_samples']} samples in one command, {beside} a second beside training, "
         f"{alone} alone.",
         f"Training: {before} samples a second before, {during} beside it, {after} after: {values['trained_share']} of "

@@ -11,6 +11,7 @@ Failure: `BenchError` when consumers do not join, or end.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from ops.bench.material import make_groups
+from ops.bench.rewards.loops import Loops
 from ops.bench.rewards.runs import make_crew, make_run
 from ops.bench.rewards.scorers import GROUP_SIZE, spoils, value_of
 from ops.bench.rewards.service import Service
@@ -86,12 +88,20 @@ class Account:
 
 
 def run_faults(
-    size: FaultSize, *, folder: Path, servers: Servers, broken: bool, peak: bool, say: Callable[[str], None]
+    size: FaultSize,
+    *,
+    folder: Path,
+    servers: Servers,
+    broken: bool,
+    peak: bool,
+    say: Callable[[str], None],
+    num_loops: int = 0,
 ) -> dict[str, Account]:
     """See the module.
 
     Args:
         peak: the samples come at once.
+        num_loops: processes that loop for ever beside it, with the processor time that others leave.
 
     Raises:
         BenchError: consumers did not join, or ended.
@@ -100,7 +110,7 @@ def run_faults(
         service = Service()
         leaving.callback(service.close)
         service.start()
-        kind = f"{'peak-' if peak else ''}{'broken' if broken else 'clean'}"
+        kind = f"{'peak-' if peak else ''}{'broken' if broken else 'clean'}{'-beside-loops' if num_loops else ''}"
         rewards = _rewards(size, url=service.url, broken=broken, peak=peak)
         run_file = make_run(f"bench-rewards-{kind}", folder=folder, servers=servers, rewards=rewards)
         crew = make_crew(run_file, stages=("reward",), say=lambda _: None)
@@ -114,6 +124,9 @@ def run_faults(
         seen = Seen(reader)
         _until(lambda: seen.num == GROUP_SIZE * len(NAMES), seen=seen, crew=crew, limit_s=_JOIN_S)
         say(f"{kind}: {len(NAMES)} rewards have joined")
+        loops = Loops(num_loops)
+        leaving.callback(loops.close)
+        loops.start()
         if peak:
             _give_at_once(size, feed=feed, seen=seen, service=service, away_s=size.away_s if broken else 0.0)
         else:
@@ -195,6 +208,13 @@ class Seen:
     def of(self, name: str) -> list[Reward]:
         """Those of one reward."""
         return [reward for reward in self._rewards if reward.name == name]
+
+
+def num_loops_of(size: FaultSize, found: Account) -> int:
+    """How many calls of a broken scorer hung at a time while the others were scored, when each had its whole limit."""
+    num_hung = found.failures.total()
+    took_s = (found.num_samples - num_hung) / found.per_s if found.per_s else 0.0
+    return max(1, math.ceil(num_hung * size.peak_timeout_s / took_s)) if took_s else 1
 
 
 def account_of(name: str, samples: list[Sample], *, rewards: list[Reward], broken: bool) -> Account:

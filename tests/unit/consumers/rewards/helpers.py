@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from consumers.rewards.process_pool import ProcessPool
 from consumers.rewards.settings import RewardSettings
 from consumers.rewards.stage import RewardStage
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
 from schemas.records import Reward, Sample, SamplingParams, StageEvent
-from topics.catalog import EVENTS, SAMPLES, Topic
+from topics.catalog import EVENTS, REWARDS, SAMPLES, Topic
 from topics.clock import Deadline
 from topics.log import Log, ReaderHooks, ReaderSettings, WriterSettings
 from topics.memory import MemoryLog
@@ -101,3 +102,19 @@ def turn_until(stage: RewardStage, done: Callable[[], bool], *, limit_s: float =
     while not done():
         assert time.monotonic() < deadline, "the condition did not come true"
         stage.turn()
+
+
+def score(rig: Rig, number: int, stage: RewardStage) -> dict[int, Reward]:
+    """All rewards, once everything is scored and committed."""
+    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) >= number and rig.lag() == 0)
+    rewards = rewards_of(rig.log, REWARDS)
+    assert len(rewards) == number
+    return {one.group: one for one in rewards}
+
+
+def pool_of(stage: RewardStage) -> ProcessPool:
+    """The pool of a stage whose plug-in runs in processes of its own."""
+    assert stage._scoring is not None
+    pool = stage._scoring._pool
+    assert isinstance(pool, ProcessPool)
+    return pool

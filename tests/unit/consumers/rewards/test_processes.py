@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from consumers.rewards.call import Answer
 from consumers.rewards.opening import open_plugin, runs_here
-from consumers.rewards.pool import Job
-from consumers.rewards.process_pool import ProcessPool
-from consumers.rewards.scorer_process import ScorerProcess
 from consumers.rewards.settings import RewardSettings
-from consumers.rewards.stage import RewardStage
-from consumers.rewards.wire import Reply
 from pipeline.priority import LOWEST, session_nice, set_session_nice
 from schemas.errors import PluginError, SettingsError
-from schemas.records import Reward
-from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
+from tests.unit.consumers.rewards.helpers import (
+    HERE,
+    Rig,
+    pool_of,
+    rewards_of,
+    sample,
+    score,
+    turn_until,
+    write_samples,
+)
 from topics.catalog import REWARDS
 from topics.clock import Deadline
 
@@ -35,21 +37,6 @@ def rig() -> Iterator[Rig]:
     yield rig
     for stage in rig.started:
         stage.stop(deadline=Deadline.after(5))
-
-
-def score(rig: Rig, number: int, stage: RewardStage) -> dict[int, Reward]:
-    """All rewards, once everything is scored and committed."""
-    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) >= number and rig.lag() == 0)
-    rewards = rewards_of(rig.log, REWARDS)
-    assert len(rewards) == number
-    return {one.group: one for one in rewards}
-
-
-def pool_of(stage: RewardStage) -> ProcessPool:
-    assert stage._scoring is not None
-    pool = stage._scoring._pool
-    assert isinstance(pool, ProcessPool)
-    return pool
 
 
 def children(*words: str) -> set[int]:
@@ -123,63 +110,6 @@ def test_calls_that_hang_do_not_keep_the_others_waiting_and_have_all_their_time(
     turn_until(stage, lambda: pool.num_held == 0 and pool.num_processes <= 2)  # one may have been enough
 
 
-def test_that_no_more_processes_may_be_started_is_told_once(rig: Rig, tmp_path: Path) -> None:
-    write_samples(rig.log, (sample(group) for group in range(300)))
-    options = {"file": str(tmp_path / "go-on")}
-    plugin = f"{APART}:waits_on_1_in_100"
-    stage = rig.stage(plugin=plugin, isolation="process", options=options, num_workers=1, held_workers=1)
-    turn_until(stage, lambda: bool(rig.events("scorers_held")))
-    (tmp_path / "go-on").touch()
-    score(rig, 300, stage)
-    (told,) = rig.events("scorers_held")
-    assert told.gauges["num_held"] == 2
-    assert told.gauges["most_per_s"] == pytest.approx(2 / 120)
-    assert "2 of 2 processes" in told.details["text"]
-    assert stage._context.metrics.snapshot()["calls_held"] >= 1
-
-
-def test_who_waits_for_the_place_of_a_held_call_has_it_at_the_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine whose processors are all taken: by its own time a held call would have its process for 60 s."""
-    monkeypatch.setattr("consumers.rewards.scorer_process._LEAST_STRETCH_S", 60.0)
-    charged_s = ScorerProcess._charged_s
-    monkeypatch.setattr(ScorerProcess, "_charged_s", lambda one: 0.0 if one.is_held else charged_s(one))
-    write_samples(rig.log, (sample(group) for group in range(400)))
-    plugin = f"{APART}:loops_on_1_in_100"
-    changes = {"timeout_s": 0.3, "timeout_retries": 0, "num_workers": 1, "held_workers": 2}
-    stage = rig.stage(plugin=plugin, isolation="process", **changes)
-    turn_until(stage, lambda: 107 in {one.group for one in rewards_of(rig.log, REWARDS)})
-
-
-def test_the_last_process_is_left_alone_however_long_its_call(rig: Rig, tmp_path: Path) -> None:
-    """It stays the process it is, with what is behind the call: of a large model there may be one, and no room."""
-    write_samples(rig.log, (sample(group) for group in range(60)))
-    options = {"file": str(tmp_path / "go-on")}
-    changes = {"num_workers": 1, "held_workers": 0, "options": options}
-    stage = rig.stage(plugin=f"{APART}:waits_on_1_in_100", isolation="process", **changes)
-    pool = pool_of(stage)
-    turn_until(stage, lambda: pool.held().num == 1)
-    (process,) = pool._processes
-    assert not process.is_held
-    (tmp_path / "go-on").touch()
-    score(rig, 60, stage)
-    assert pool._processes == [process]
-    assert pool.held().num == 0
-
-
-def test_what_is_usual_for_a_call_leaves_out_its_wait_for_a_processor(rig: Rig) -> None:
-    write_samples(rig.log, [sample(0)])
-    stage = rig.stage(plugin=f"{APART}:pid", isolation="process", num_workers=1)
-    score(rig, 1, stage)
-    pool = pool_of(stage)
-    (process,) = pool._processes
-    for number in range(1000, 1064):
-        process.send(number, Job(items=()))
-        answer = Answer(duration_ms=100.0)
-        list(pool._replied(process, Reply(number=number, answer=answer, waited_ms=95.0)))
-    assert pool._usual_ms == pytest.approx(5.0, rel=0.1)
-    assert pool._mean_ms == pytest.approx(100.0, rel=0.1)
-
-
 @pytest.mark.skipif(session_nice() is None, reason="this kernel has no scheduling group per session")
 def test_a_consumer_that_stands_back_scores_in_processes_that_do(rig: Rig) -> None:
     write_samples(rig.log, [sample(0)])
@@ -210,7 +140,12 @@ def test_what_scorers_started_ends_with_the_process_that_forked_them(
     write_samples(rig.log, [sample(0)])
     stage = rig.stage(plugin=f"{APART}:starts_a_child", isolation="process", timeout_s=60, timeout_retries=0)
     said: list[str] = []
-    turn_until(stage, lambda: "child " in "".join(said) or said.append(capfd.readouterr().err) is not None)
+
+    def has_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return "child " in "".join(said)
+
+    turn_until(stage, has_said)
     child = int("".join(said).split("child ")[1].split()[0])
     server = pool_of(stage)._server._process
     assert server is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -12,12 +14,15 @@ import pytest
 
 from ops.bench.result import Noise
 from ops.bench.rewards.bench import Compared, RewardsSize, rewards_result
-from ops.bench.rewards.faults import NAMES, Account, FaultSize, account_of
+from ops.bench.rewards.faults import NAMES, Account, FaultSize, account_of, num_loops_of
+from ops.bench.rewards.loops import Loops
 from ops.bench.rewards.past import PastFound
 from ops.bench.rewards.scorers import GROUP_SIZE, nan, spoils, value_of
 from ops.bench.rewards.service import Service
+from pipeline.priority import LOWEST, session_nice
 from schemas.records import Reward, Sample
 from tests.unit.consumers.rewards.helpers import sample
+from topics.clock import Deadline
 
 SAMPLES = [
     sample(group, member, finished_unix_ms=1000 + 100 * group) for group in range(20) for member in range(GROUP_SIZE)
@@ -104,6 +109,29 @@ def test_the_service_is_away_when_told_and_counts_what_it_answered() -> None:
     assert (service.num_refused, service.answered) == (1, Counter({(3, 1): 1}))
 
 
+def test_the_loops_are_as_many_as_calls_hang_at_a_time() -> None:
+    found = account_of("nan", SAMPLES, rewards=broken_nan(), broken=True)
+    slow = replace(found, num_samples=4000, failures=Counter({"timeout": 40}), per_s=198.0)  # 3960 in 20 s
+    assert num_loops_of(FaultSize(peak_timeout_s=2.0), slow) == 4
+    assert num_loops_of(FaultSize(), replace(slow, failures=Counter(), per_s=0.0)) == 1
+
+
+@pytest.mark.skipif(session_nice() is None, reason="this kernel has no scheduling group per session")
+def test_a_loop_stands_back_and_ends_when_told() -> None:
+    loops = Loops(1)
+    loops.start()
+    (process,) = loops.processes
+    try:
+        deadline = Deadline.after(20)
+        while session_nice(process.pid) != LOWEST:
+            deadline.check("a loop to stand back")
+            time.sleep(0.01)
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+    finally:
+        loops.close()
+    assert process.poll() is not None
+
+
 def test_the_result_says_the_lowest_share_and_whether_all_is_accounted() -> None:
     clean = dict.fromkeys(NAMES, account_of("nan", SAMPLES, rewards=broken_nan(), broken=True))
     broken: dict[str, Account] = {**clean, "hangs": replace(clean["hangs"], per_s=clean["hangs"].per_s * 0.95)}
@@ -120,11 +148,17 @@ def test_the_result_says_the_lowest_share_and_whether_all_is_accounted() -> None
     )
     size = RewardsSize(faults=FaultSize.quick())
     result = rewards_result(size, paced=paced, peak=peak, past=past, noise=Noise())
+    assert result.values["hangs_peak_limit_share"] is None, "nothing was measured beside loops"
     assert result.values["rewards_lowest_share_of_clean"] == 0.95
     assert result.values["rewards_lowest_peak_share_of_clean"] == 1.0, "the service that is away is told apart"
     assert result.values["remote_peak_share_of_clean"] == 0.5
     assert result.values["rewards_all_accounted"] == 1
     assert result.values["trained_share"] == 0.95
+    beside = {**clean, "hangs": replace(clean["hangs"], per_s=clean["hangs"].per_s * 0.97)}
+    loaded = replace(peak, beside=beside, num_loops=4)
+    result = rewards_result(size, paced=paced, peak=loaded, past=past, noise=Noise())
+    assert (result.values["hangs_peak_limit_share"], result.values["hangs_peak_num_loops"]) == (0.97, 4)
+    assert "4 processes loop beside it" in result.text()
     broken["raises"] = replace(clean["raises"], num_missing=1)
     result = rewards_result(size, paced=paced, peak=peak, past=past, noise=Noise())
     assert "NOT WHOLE" in result.text()
