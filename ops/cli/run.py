@@ -89,10 +89,11 @@ def up(
         check_phases(run_file)
         for warning in (*check_run(run_file), *context_warnings(run_file)):
             click.echo(f"warning: {warning}", err=True)
-        check_named(run_file, stages=stages)
-        for phase in run_file.phases:
-            check_named(effective(run_file, phase, progress=PhaseProgress(name=phase.name)), stages=stages)
-        for warning in unknown_text_warnings(run_file, stages=stages):
+        phases = [effective(run_file, each, progress=PhaseProgress(name=each.name)) for each in run_file.phases]
+        for one in (run_file, *phases):
+            check_named(one, stages=stages)
+        texts = (warning for one in (run_file, *phases) for warning in unknown_text_warnings(one, stages=stages))
+        for warning in dict.fromkeys(texts):
             click.echo(f"warning: {warning}", err=True)
         changed = check_made_with(run_file, in_phase=bool(run_file.phases))
         if changed:
