@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from ops.live.fold import RunFold
+from ops.live.held import Held
 from ops.live.picture import RunFacts, RunPicture
+from ops.live.verdict import judge
 from ops.run_view import quiet_after_s
 from schemas.errors import LogUnavailable
 from schemas.records import StageEvent
@@ -63,6 +65,7 @@ class Follower:
         self._ledger: Reader | None = None
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}  # of what is there at the start; empty: all of it is read
+        self._held = Held()
         self._trouble = ""  # why nothing can be read
         self._asked_s = self._sound_s = self._clock.monotonic()  # when the broker was asked; was known to be there
         self._sound_ms = self._clock.unix_ms()
@@ -122,7 +125,8 @@ class Follower:
             share_read=self.share_read,
             spans_s=spans_s,
         )
-        return replace(found, trouble=self._trouble)
+        found = replace(found, trouble=self._trouble)
+        return replace(found, held=self._held.look(judge(found).kind, at_ms=found.now_ms))
 
     def close(self) -> None:
         """Let go of the connections; what was folded stays."""

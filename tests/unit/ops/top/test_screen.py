@@ -61,7 +61,7 @@ def test_the_verdict_is_on_top_with_what_to_do() -> None:
 
 def test_at_80_by_24_everything_that_decides_is_there() -> None:
     shown = text(slow_reward())
-    for part in ("24/s", "380/s", "1,300 smp", "40/s", "0.75/s", "90/96 open", "stale 32", "1.40 is the newest"):
+    for part in ("24/s", "380/s", "1,300 smp", "40/s", "0.75/s", "90/96 open", "stale 32", "step 40", "1.40"):
         assert part in shown
     assert "R scoring" in shown
 
