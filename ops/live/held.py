@@ -18,11 +18,12 @@ class Held:
     def __init__(self) -> None:
         self._since_ms: dict[VerdictKind, int] = {}
         self._seen_ms: dict[VerdictKind, int] = {}
+        self._last: VerdictKind | None = None
 
     def look(self, kind: VerdictKind, *, at_ms: int) -> HeldPicture:
         """Take one; returns how it stands with it."""
         for other in [other for other, seen_ms in self._seen_ms.items() if at_ms - seen_ms > FLICKER_MS]:
-            if other != kind or len(self._seen_ms) > 1:
+            if other != kind or other != self._last:  # looks may be further apart than that
                 del self._seen_ms[other], self._since_ms[other]
-        self._seen_ms[kind] = at_ms
+        self._seen_ms[kind], self._last = at_ms, kind
         return HeldPicture(kind=kind, since_ms=self._since_ms.setdefault(kind, at_ms))

@@ -87,8 +87,8 @@ def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
         _Part(rank=2, lines=[figures.rates(picture, measures)]),
         _Part(rank=2, lines=[] if weights is None else [weights]),
         _Part(rank=1 if picture.drops else 3, lines=[figures.lost(picture)], least=1 if picture.drops else 0),
-        _Part(rank=7, lines=list(islice(figures.commands(picture), MOST_LISTED)), least=1),
-        _Part(rank=7, lines=list(islice(figures.notices(picture), MOST_LISTED)), least=1),
+        _Part(rank=7, lines=list(islice(figures.commands(picture), MOST_LISTED))),
+        _Part(rank=7, lines=list(islice(figures.notices(picture), MOST_LISTED))),
     ]
 
 
