@@ -25,14 +25,22 @@ def lost(measures: Measures) -> str:
 
 
 def credit_chain(measures: Measures) -> str:
-    """From late weights to those who wait for prompts: engines begin groups so far behind that fewer may be open."""
+    """Late weights make engines begin groups so far behind that fewer may be open, so they wait for prompts, too."""
     credit, most, lag = measures.credit, measures.most_credit, measures.publish_lag
     if credit is None or most is None or credit >= most:
         return ""
-    begun = "" if not lag else f" as groups are begun up to {lag:.0f} behind,"
-    waits = measures.rollouts_wait_prompts
-    prompts = f", and rollouts wait {waits:.0%} of their time for prompts" if waits >= _WAITS else ""
-    return f"so,{begun} only {credit:.0f} groups may be open instead of {most:.0f}{prompts}"
+    begun = "" if not lag else f"as groups are begun up to {lag:.0f} behind, "
+    return f"{begun}only {credit:.0f} groups may be open, not {most:.0f}"
+
+
+def waits(measures: Measures) -> str:
+    """Who waits for what, where weights come late."""
+    rollouts = (("weights", measures.rollouts_wait_weights), ("prompts", measures.rollouts_wait_prompts))
+    said = [f"{share:.0%} for {what}" for what, share in rollouts if share >= _WAITS]
+    parts = [f"rollouts wait {' and '.join(said)}"] if said else []
+    if measures.learner_waits >= _WAITS:
+        parts.append(f"the learner waits {measures.learner_waits:.0%} of its time for data")
+    return ", ".join(parts)
 
 
 def fetch(measures: Measures) -> str:

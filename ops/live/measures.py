@@ -55,7 +55,7 @@ class Measures:
     groups_per_s: float | None  # admitted
     samples_per_s: float | None  # made
     tokens_per_s: float | None
-    step_s: float | None  # median of the last steps
+    step_s: float | None  # mean of the last steps
     best_step_s: float | None  # the least that it was
     trained_per_s: float | None  # over the last steps
     best_trained_per_s: float | None

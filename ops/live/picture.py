@@ -156,7 +156,7 @@ class StepsPicture:
 
     num: int = 0  # of them; 0: not known
     per_s: float | None = None  # lower when one is long overdue
-    step_s: float | None = None  # median from one to the next
+    step_s: float | None = None  # mean from one to the next: steps may come in bursts
     trained_per_s: float | None = None  # samples
     best_trained_per_s: float | None = None  # over as many steps, at any time so far
     best_step_s: float | None = None

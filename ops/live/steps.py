@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from itertools import pairwise
-from statistics import median
 
 from ops.live.picture import StepsPicture
 from ops.live.process import RATE_S
@@ -56,11 +54,10 @@ class Steps:
             return best
         even_s = (recent[-1][0] - recent[0][0]) / 1000
         samples = sum(num for _, _, num in recent[1:])
-        spent = [(after[0] - before[0]) / 1000 for before, after in pairwise(recent)]
         return StepsPicture(
             num=len(recent) - 1,
             per_s=_per_s(recent, now_ms=now_ms),
-            step_s=median(spent),
+            step_s=even_s / (len(recent) - 1),
             trained_per_s=samples / even_s if math.isfinite(samples) else None,
             best_trained_per_s=best.best_trained_per_s,
             best_step_s=best.best_step_s,

@@ -192,10 +192,8 @@ def _weights(measures: Measures) -> Verdict:
         parts.append(f"engines are up to {_num(measures.versions_behind, 'version')} behind")
     if chain := causes.credit_chain(measures):
         parts.append(chain)
-    if measures.rollouts_wait_weights >= 0.01:
-        parts.append(f"rollouts wait {measures.rollouts_wait_weights:.0%} of their time for weights")
-    if measures.learner_waits >= STARVES:
-        parts.append(f"the learner waits {measures.learner_waits:.0%} of its time for data")
+    if waits := causes.waits(measures):
+        parts.append(waits)
     return Verdict(
         kind="weights",
         text=f"weights reach the engines late: {'; '.join(parts)}",

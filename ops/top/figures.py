@@ -49,11 +49,11 @@ def rates(picture: RunPicture, measures: Measures) -> Text:
     per_s = picture.steps.per_s
     if per_s is None and measures.step_s:
         per_s = 1 / measures.step_s
-    over = f", median of {picture.steps.num}" if picture.steps.num > 1 else ""
+    over = f", mean of {picture.steps.num}" if picture.steps.num > 1 else ""
     step = "- steps/s" if per_s is None else f"{number(per_s)} steps/s ({span(measures.step_s)} each{over})"
     made = f"{number(measures.samples_per_s)} samples/s made"
     trained = "" if measures.trained_per_s is None else f", {number(measures.trained_per_s)} trained"
-    return _named("rates", f"{step}, {made}{trained}, {number(measures.tokens_per_s)} tokens/s")
+    return _named("rates", f"{step}, {made}{trained}")
 
 
 def lag(picture: RunPicture) -> Text | None:
@@ -70,11 +70,10 @@ def weights(picture: RunPicture, measures: Measures) -> Text | None:
         return None
     newest = published[-1]
     ago_s = (picture.now_ms - (newest.published_ms or 0)) / 1000
-    parts = [f"{newest.version} published {span(ago_s)} ago", f"served {span(measures.serve_s)} after"]
+    parts = [f"{newest.version} is {span(ago_s)} old", f"served after {span(measures.serve_s)}"]
     if newest.num_bytes:
         speed = "" if measures.fetch_bytes_s is None else f" at {size(measures.fetch_bytes_s)}/s"
-        fetch = "" if measures.fetch_s is None else f" in {span(measures.fetch_s)}"
-        parts.append(f"{plain(newest.encoding)} of {size(newest.num_bytes)}{speed}{fetch}")
+        parts.append(f"{size(newest.num_bytes)} {plain(newest.encoding)}{speed}")
     return _named("weights", ", ".join(parts))
 
 

@@ -75,7 +75,7 @@ def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
     return [
         _Part(rank=0, lines=[figures.title(picture, width=width)], least=1),
         _Part(rank=0, lines=_verdict(verdict, width=width, now_ms=picture.now_ms), least=1),
-        _Part(rank=2, lines=_wrapped(_advice(verdict), width=width, indent="    ", style=""), least=2),
+        _Part(rank=2, lines=_wrapped(_advice(verdict), width=width, indent="    ", style=""), least=3),
         _Part(rank=9, lines=[Text()]),
         _Part(rank=1, lines=flow, least=3),
         _Part(rank=9, lines=[Text()] if flow else []),

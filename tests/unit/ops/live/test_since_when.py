@@ -105,8 +105,8 @@ def test_late_weights_explain_the_credit_and_the_waiting_for_prompts() -> None:
     verdict = judge(slow_link())
     assert verdict.kind == "weights"
     assert "engines are up to 3 versions behind" in verdict.text
-    assert "as groups are begun up to 2 behind, only 32 groups may be open instead of 96" in verdict.text
-    assert "and rollouts wait 40% of their time for prompts" in verdict.text
+    assert "as groups are begun up to 2 behind, only 32 groups may be open, not 96" in verdict.text
+    assert "rollouts wait 40% for weights and 40% for prompts, the learner waits 60%" in verdict.text
 
 
 def test_the_share_that_goes_lost_lately_is_in_the_verdict_when_it_is_large() -> None:

@@ -196,7 +196,7 @@ def test_a_stopped_run_says_why_and_a_replaced_process_is_one() -> None:
 def test_rates_are_over_the_same_steps() -> None:
     steps = StepsPicture(num=8, per_s=0.6, step_s=1.5, trained_per_s=330)
     shown = text(replace(picture(), steps=steps))
-    assert "0.6 steps/s (1.5 s each, median of 8), 380 samples/s made, 330 trained" in shown
+    assert "0.6 steps/s (1.5 s each, mean of 8), 380 samples/s made, 330 trained" in shown
 
 
 class Ending(Follower):
