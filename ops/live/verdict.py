@@ -197,7 +197,7 @@ def _weights(measures: Measures) -> Verdict:
     return Verdict(
         kind="weights",
         text=f"weights reach the engines late: {'; '.join(parts)}",
-        advice=f"look at the link from the learner's host to the engines{causes.fetch(measures)}, at the rates of "
+        advice=f"look at the link from the learner's host{causes.fetch(measures)}, at the rates of "
         "class weights, and at `weights` for smaller versions",
     )
 

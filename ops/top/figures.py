@@ -14,6 +14,7 @@ from ops.live.measures import Measures
 from ops.live.picture import LagPicture, RunPicture
 from ops.top.words import clock, number, padded, plain, size, span
 
+_LEAST_VERSIONS = 0.1  # that are worth a word
 _ROUTINE = frozenset({"publish", "pack", "heartbeat"})
 
 
@@ -108,10 +109,10 @@ def notices(picture: RunPicture) -> Iterator[Text]:
 
 
 def _lag(lag: LagPicture) -> str:
-    inside = [f"{number(lag.seconds)} s"] if lag.seconds is not None else []
+    inside = [span(lag.seconds)] if lag.seconds is not None else []
     if lag.records and lag.records_per_s is not None and abs(lag.records_per_s) >= 1:
         inside.append(f"{'grows' if lag.records_per_s > 0 else 'falls'} {number(abs(round(lag.records_per_s)))}/s")
-    if lag.versions:
+    if lag.versions is not None and lag.versions >= _LEAST_VERSIONS:
         is_engines = lag.group == "rollout"
         inside.append(
             f"engines {number(lag.versions)} behind" if is_engines else f"{number(lag.versions)} steps' worth"

@@ -162,7 +162,7 @@ def test_only_commands_that_matter_to_people_are_shown() -> None:
 def test_lag_is_labelled_and_an_empty_one_has_no_growth() -> None:
     lag = LagPicture(group="reward.sum", topic="samples", records=200, seconds=8, versions=1.8, records_per_s=23.2)
     shown = text(replace(picture(), lag=(lag,)))
-    assert "reward.sum on samples 200 (8 s, grows 23/s, 1.8 steps' worth)" in shown
+    assert "reward.sum on samples 200 (8.0 s, grows 23/s, 1.8 steps' worth)" in shown
     assert "reward.sum on samples 0\n" in text(replace(picture(), lag=(replace(lag, records=0),)))
 
 
