@@ -137,6 +137,18 @@ def test_a_stopped_process_says_why_and_one_with_a_successor_is_replaced(log: Me
     assert {each.text for each in picture.notices} == {"scheduler: stopped: exit code 1", "rollout: stopped: SIGTERM"}
 
 
+def test_who_comes_late_is_told_since_when_it_is_so(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="waiting_for_data", at_s=0)
+    for at_s in range(100):
+        run.event(LEARNER, "heartbeat", name="heartbeat", at_s=at_s)
+        clock.advance(1)
+    run.end()
+    picture = picture_of(log, clock)
+    assert judge(picture).kind == "missing"
+    assert judge(picture).since_ms == START_MS + 15_000
+
+
 def test_the_time_before_the_first_step_is_no_waiting(log: MemoryLog, clock: ManualClock) -> None:
     run = MadeRun(log)
     clock.advance(32)
