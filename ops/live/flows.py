@@ -45,14 +45,21 @@ class LagHistory:
             while points[0][0] < at_ms - GROWTH_MS:
                 points.popleft()
 
-    def pictures(self, *, steps_per_s: float | None) -> tuple[LagPicture, ...]:
-        """Every group and topic, by name."""
+    def pictures(
+        self, *, steps_per_s: float | None, since_ms: int | None = 0, behind: float | None = None
+    ) -> tuple[LagPicture, ...]:
+        """Every group and topic, by name.
+
+        Args:
+            since_ms: growth is over what was measured since then; None: over nothing.
+            behind: versions that an engine lacks; None: as the scheduler said.
+        """
         found = []
         for group, topic in sorted(self._seen):
             label = f"{{group={group},topic={topic}}}"
             seconds = self._gauges.get(f"lag_s{label}")
             if group == rollout_group(self._run):
-                versions = self._gauges.get("versions_behind_max")
+                versions = self._gauges.get("versions_behind_max") if behind is None else behind
             else:
                 versions = None if seconds is None or steps_per_s is None else seconds * steps_per_s
             lag = LagPicture(
@@ -62,10 +69,14 @@ class LagHistory:
                 seconds=seconds,
                 versions=versions,
                 records_mean=_mean(self._seen[group, topic])[1],
-                records_per_s=growth_per_s(self._seen[group, topic]),
+                records_per_s=self._growth(group, topic=topic, since_ms=since_ms),
             )
             found.append(lag)
         return tuple(found)
+
+    def _growth(self, group: str, *, topic: str, since_ms: int | None) -> float | None:
+        points = self._seen[group, topic]
+        return None if since_ms is None else growth_per_s([point for point in points if point[0] >= since_ms])
 
 
 def growth_per_s(points: Sequence[tuple[int, float]] | deque[tuple[int, float]]) -> float | None:
@@ -79,9 +90,13 @@ def growth_per_s(points: Sequence[tuple[int, float]] | deque[tuple[int, float]])
 
 
 def flows(
-    processes: Sequence[ProcessPicture], *, lag: Iterable[LagPicture], steps_per_s: float | None
+    processes: Sequence[ProcessPicture],
+    *,
+    lag: Iterable[LagPicture],
+    steps_per_s: float | None,
+    behind: float | None = None,
 ) -> tuple[FlowPicture, ...]:
-    """The pipeline, in the order in which it flows."""
+    """The pipeline, in the order in which it flows; `behind`: versions an engine lacks, None: as the engines said."""
     lags = {(each.group, each.topic): each for each in lag}
     learner, rollouts = at_work(processes, "learner"), at_work(processes, "rollout")
     found = [_prompts(processes, lags.get(("rollout", PROMPTS.name)))]
@@ -101,10 +116,11 @@ def flows(
         )
         said = rate(own, "records_written")
         found.append(FlowPicture(source=f"reward {name}", target="learner", what="rewards", per_s=said, queued=None))
-    ready, behind = gauge(learner, "ready_groups"), largest(rollouts, "versions_behind")
+    ready = gauge(learner, "ready_groups")
+    lacked = largest(rollouts, "versions_behind") if behind is None else behind
     closed = rate(learner, "groups_closed")
     found.append(FlowPicture(source="rewards", target="learner", what="groups", per_s=closed, queued=ready))
-    found.append(FlowPicture(source="learner", target="rollout", what="versions", per_s=steps_per_s, queued=behind))
+    found.append(FlowPicture(source="learner", target="rollout", what="versions", per_s=steps_per_s, queued=lacked))
     return tuple(found)
 
 

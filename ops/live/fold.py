@@ -18,7 +18,8 @@ from ops.live.notices import Notices
 from ops.live.picture import ProcessPicture, RunFacts, RunPicture, Standing, Totals
 from ops.live.process import ProcessFold, rank_of
 from ops.live.series import SeriesFold
-from ops.live.versions import Versions
+from ops.live.steps import Steps
+from ops.live.versions import Versions, versions_behind
 from ops.run_view import SINGLE
 from pipeline.history import LedgerView
 from schemas.errors import RecordInvalid
@@ -28,7 +29,7 @@ from schemas.records import LedgerSealed, LineageStarted, Manifest, Outcome, Rec
 MOST_PROCESSES = 256
 MOST_EXACT = 64  # of these, with exact spans
 WINDOW_S = 60.0
-STEPS_KEPT = 20
+SETTLED_MS = 10_000  # after the learner's first step there is enough of the time since to speak of
 
 
 class RunFold:
@@ -52,7 +53,7 @@ class RunFold:
         self._notices = Notices()
         self._lag = LagHistory(run)
         self._last_step: Mapping[str, float] = {}
-        self._steps: list[tuple[int, float]] = []  # when, which; of the last ones
+        self._steps = Steps()
         self._admitted: float | None = None
         self.newest_ms = 0
 
@@ -118,10 +119,12 @@ class RunFold:
         standings = self._standings(now_s=now_s, quiet_s=quiet_s)
         is_live = "at work" in standings.values()
         now_ms = now_ms if is_live or self.newest_ms == 0 else self.newest_ms
-        window_ms = self._window_ms(standings, now_ms=now_ms)
+        window_ms, is_settled = self._window(standings, now_ms=now_ms)
         processes = self._pictures(standings, now_ms=now_ms, window_ms=window_ms, spans_s=spans_s)
-        steps_per_s = self.steps_per_s(now_ms)
-        lag = self._lag.pictures(steps_per_s=steps_per_s)
+        steps, versions = self._steps.picture(now_ms), self._versions.pictures()
+        since_ms = now_ms - window_ms if is_settled else None
+        behind = versions_behind(processes, versions)
+        lag = self._lag.pictures(steps_per_s=steps.per_s, since_ms=since_ms, behind=behind)
         return RunPicture(
             run=self._run,
             now_ms=now_ms,
@@ -129,9 +132,9 @@ class RunFold:
             share_read=share_read,
             window_s=window_ms / 1000,
             processes=processes,
-            versions=self._versions.pictures(),
+            versions=versions,
             lag=lag,
-            flows=flows(processes, lag=lag, steps_per_s=steps_per_s),
+            flows=flows(processes, lag=lag, steps_per_s=steps.per_s, behind=behind),
             commands=self._notices.commands(),
             notices=self._notices.notices(),
             drops=self._ids.reasons(),
@@ -140,29 +143,18 @@ class RunFold:
             totals=self._totals(),
             facts=self._facts,
             last_step=self._last_step,
+            steps=steps,
+            lately=self._ids.lately(),
+            is_settled=is_settled,
         )
-
-    def steps_per_s(self, now_ms: int) -> float | None:
-        """Of the last steps; None: there were not two within a few windows."""
-        steps = [step for step in self._steps if step[0] >= now_ms - 5_000 * WINDOW_S]
-        if len(steps) < 2 or steps[-1][0] <= steps[0][0]:
-            return None
-        passed_s = (max(now_ms, steps[-1][0]) - steps[0][0]) / 1000
-        even_s = (steps[-1][0] - steps[0][0]) / 1000
-        num = len(steps) - 1
-        # A step that is long overdue makes the rate lower; one that is on its way does not.
-        return num / even_s if passed_s - even_s <= 2 * even_s / num else num / passed_s
 
     def _hear(self, event: StageEvent, *, at_ms: int) -> None:
         self._notices.add(event, at_ms=at_ms)
         if event.stage != "learner" or event.name != "step":
             return
-        step = event.gauges.get("step", 0.0)
-        if self._steps and step <= self._steps[-1][1]:
-            self._steps = []
-        self._steps = [*self._steps, (at_ms, step)][-STEPS_KEPT:]
+        self._steps.add(event, at_ms=at_ms)
         self._last_step = dict(event.gauges)
-        self._series.add_step(event, at_ms=at_ms)
+        self._series.add_step(event, at_ms=at_ms, steps=self._steps.picture(at_ms))
 
     def _totals(self) -> Totals:
         ids, view = self._ids, self._ledger
@@ -201,22 +193,52 @@ class RunFold:
         self, standings: Mapping[str, Standing], *, now_ms: int, window_ms: int, spans_s: float | None
     ) -> tuple[ProcessPicture, ...]:
         since_ms = None if spans_s is None else now_ms - round(spans_s * 1000)
-        found = [
-            self._processes[instance].picture(standing, now_ms=now_ms, window_ms=window_ms, spans_since_ms=since_ms)
-            for instance, standing in standings.items()
-        ]
+        newest = self._newest(standings)
+        found = []
+        for instance, standing in standings.items():
+            process = self._processes[instance]
+            is_last = process.slot is None or newest.get(process.slot, process.began_ms) <= process.began_ms
+            seen = process.picture(
+                standing,
+                now_ms=now_ms,
+                window_ms=window_ms,
+                spans_since_ms=since_ms,
+                is_replaced=standing in ("stopped", "gone") and not is_last,
+            )
+            found.append(seen)
         found.sort(key=lambda each: (rank_of(each.stage), each.name, each.slot, each.began_ms, each.instance))
         return tuple(found)
 
-    def _window_ms(self, standings: Mapping[str, Standing], *, now_ms: int) -> int:
-        """How far back shares go: not before the learner was past its start, or that would count as waiting."""
-        since = [
-            process.flows_since_ms
+    def _newest(self, standings: Mapping[str, Standing]) -> dict[tuple[str, ...], int]:
+        """Slot -> when the newest of its processes that are at work began."""
+        found: dict[tuple[str, ...], int] = {}
+        for instance, standing in standings.items():
+            process = self._processes[instance]
+            if standing == "at work" and process.slot is not None:
+                found[process.slot] = max(found.get(process.slot, 0), process.began_ms)
+        return found
+
+    def _window(self, standings: Mapping[str, Standing], *, now_ms: int) -> tuple[int, bool]:
+        """How far back shares go, and whether that leaves the start out.
+
+        Not before the learner was past its start, nor, once there is enough after it, before its first step: until
+        then everybody waits for the first weights, samples and groups, whoever is slow.
+        """
+        learners = [
+            process
             for instance, process in self._processes.items()
             if process.stage == "learner" and standings[instance] == "at work" and process.flows_since_ms is not None
         ]
         most_ms = round(WINDOW_S * 1000)
-        return max(1, min(most_ms, now_ms - max(since))) if since else most_ms
+        if not learners:
+            return most_ms, True
+        since_ms = max(each.flows_since_ms or 0 for each in learners)
+        first_ms = self._steps.first_ms
+        is_past = first_ms is not None and first_ms >= since_ms and now_ms - first_ms >= SETTLED_MS
+        if is_past and first_ms is not None:
+            since_ms = first_ms
+        is_settled = is_past or not any(each.saw_start for each in learners)
+        return max(1, min(most_ms, now_ms - since_ms)), is_settled
 
     def _make_room(self) -> None:
         """Of many processes, those that ended first, or were heard longest ago, keep coarse spans; of very many they

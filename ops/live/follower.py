@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from ops.live.fold import RunFold
+from ops.live.held import Held
 from ops.live.picture import RunFacts, RunPicture
+from ops.live.verdict import judge
 from ops.run_view import quiet_after_s
 from schemas.errors import LogUnavailable
 from schemas.records import StageEvent
@@ -26,6 +28,7 @@ from topics.clock import Clock, Deadline, SystemClock
 from topics.log import Envelope, Log, Reader, ReaderHooks, ReaderSettings, TopicPartition
 
 ENDED_AFTER_S = 60.0  # a run whose newest event is older has ended
+LOOKED_MS, LOOK_MS = 300_000, 5_000  # the past is judged so far back, so often
 _TAIL = 64  # events looked at to tell
 _TAIL_S = 3.0
 _POLL_S = 0.02
@@ -63,6 +66,8 @@ class Follower:
         self._ledger: Reader | None = None
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}  # of what is there at the start; empty: all of it is read
+        self._held = Held()
+        self._looked_ms = 0  # at the past
         self._trouble = ""  # why nothing can be read
         self._asked_s = self._sound_s = self._clock.monotonic()  # when the broker was asked; was known to be there
         self._sound_ms = self._clock.unix_ms()
@@ -122,7 +127,10 @@ class Follower:
             share_read=self.share_read,
             spans_s=spans_s,
         )
-        return replace(found, trouble=self._trouble)
+        found = replace(found, trouble=self._trouble)
+        if found.share_read < 1.0:
+            return found
+        return replace(found, held=self._held.look(judge(found).kind, at_ms=found.now_ms))
 
     def close(self) -> None:
         """Let go of the connections; what was folded stays."""
@@ -178,10 +186,25 @@ class Follower:
         record = envelope.record
         if isinstance(record, StageEvent):
             self._fold.add_event(record, heard_s=self._heard_s(envelope))
+            if self._ends:
+                self._look_back()
         elif envelope.topic == LEDGER.name:
             self._fold.add_ledger(record, partition=envelope.partition)
         else:
             self._fold.add_manifest(record, unix_ms=envelope.unix_ms)
+
+    def _look_back(self) -> None:
+        """What would have been said of the last minutes, so that one who comes late is told since when it is so."""
+        newest_ms, unix_ms = self._fold.newest_ms, self._clock.unix_ms()
+        if newest_ms < max(unix_ms - LOOKED_MS, self._looked_ms + LOOK_MS):
+            return
+        self._looked_ms = newest_ms
+        ago_s = max(0.0, (unix_ms - newest_ms) / 1000)
+        quiet_s = quiet_after_s(self._settings.heartbeat_s)
+        found = self._fold.picture(
+            now_ms=newest_ms, now_s=self._clock.monotonic() - ago_s, quiet_s=quiet_s, spans_s=0.0
+        )
+        self._held.look(judge(found).kind, at_ms=newest_ms)
 
     def _look_at_broker(self, *, was_heard: bool) -> None:
         """A view that takes the silence of a broker for that of the processes would call a sound run dead."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 
-from ops.live.picture import LostPicture
+from ops.live.picture import LatelyPicture, LostPicture
 from pipeline.history import Lineages
 from schemas.reasons import Result
 from schemas.records import LineageStarted, MemberOutcome, Outcome, Record
 
 MOST_LOST = 50
 MOST_REASONS = 64
+LATELY_S = 60
 _Key = tuple[str, str]  # result; reason, or the age of a trained id
 
 
@@ -30,6 +31,7 @@ class Ids:
         self._lineage_of, self._steps, self._key_of, self._nums = array("i"), array("i"), array("h"), array("i")
         self._counts: Counter[int] = Counter()
         self._lost: dict[str, deque[LostPicture]] = {}
+        self._seconds: dict[int, Counter[int]] = {}  # of the last minute: second -> key -> ids
 
     def add(self, record: Record | None) -> None:
         """Take one ledger record; others are passed over."""
@@ -45,6 +47,7 @@ class Ids:
                 self._nums.append(num)
             if self.lineages.survives(record.lineage, record.step):
                 self._counts.update(found)
+                self._note_lately(found, second=record.closed_unix_ms // 1000)
             self._note_lost(record)
 
     def num(self, result: str) -> int:
@@ -69,6 +72,26 @@ class Ids:
         found = [each for kept in self._lost.values() for each in kept]
         alive = [each for each in found if self.lineages.survives(each.lineage, each.step)]
         return tuple(sorted(alive, key=lambda each: (each.at_ms, each.group, each.member)))
+
+    def lately(self) -> LatelyPicture:
+        """Of the last minute that the ledger tells of."""
+        sums: Counter[int] = Counter()
+        for found in self._seconds.values():
+            sums.update(found)
+        lost: Counter[str] = Counter()
+        for (result, reason), key in self._keys.items():
+            if result != Result.TRAINED and sums[key]:
+                lost[reason] += sums[key]
+        trained = sum(sums[key] for (result, _), key in self._keys.items() if result == Result.TRAINED)
+        return LatelyPicture(trained=trained, lost=dict(lost.most_common()))
+
+    def _note_lately(self, found: Counter[int], *, second: int) -> None:
+        newest = max(self._seconds, default=second)
+        if second <= newest - LATELY_S:
+            return
+        self._seconds.setdefault(second, Counter()).update(found)
+        for old in [each for each in self._seconds if each <= second - LATELY_S]:
+            del self._seconds[old]
 
     def _named(self) -> list[tuple[_Key, int]]:
         return [(key, num) for key, at in self._keys.items() if (num := self._counts[at])]

@@ -6,12 +6,13 @@ Invariants: unknown is None, never 0; shares are over the picture's window and m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from ops.live.crew import at_work, gauge, largest, rate, rewards_of, share
-from ops.live.picture import ProcessPicture, RunPicture
+from ops.live.picture import ProcessPicture, RunPicture, VersionPicture
+from ops.live.versions import versions_behind
 from topics.catalog import PROMPTS, SAMPLES
 
 _LAST_VERSIONS = 8
@@ -27,7 +28,8 @@ class RewardMeasures:
     load: float  # share of the time that one of its calls takes, at most 1; 0: unknown
     scored_per_s: float | None
     lag_records: float | None  # samples before it
-    lag_s: float | None  # of its work
+    lag_s: float | None  # of its work, as the scheduler measures; without one, at its present rate
+    best_per_s: float | None  # scored, the most so far by the processes that are at work
     held: float  # part of the open groups that wait for it, lately; 0: unknown
     is_paused: bool  # by its breaker
 
@@ -48,17 +50,25 @@ class Measures:
     held_generating: float  # part of the open groups that engines have taken
     open_groups: float | None
     credit: float | None
+    most_credit: float | None  # that the settings allow, were weights never late
     ready_groups: float | None
     groups_per_s: float | None  # admitted
     samples_per_s: float | None  # made
     tokens_per_s: float | None
-    step_s: float | None
+    step_s: float | None  # mean of the last steps
+    best_step_s: float | None  # the least that it was
+    trained_per_s: float | None  # over the last steps
+    best_trained_per_s: float | None
     serve_s: float | None  # from the manifest to the engines, median of the last versions
     versions_behind: float | None
     bound: int | None  # most versions that a sample may be old; None: no bound, or not known
     is_behind: bool  # an engine lacks more versions than samples may be old
     publish_lag: float | None  # versions that pass until one serves, as the credit counts them
-    fetch_bytes_s: float | None
+    fetch_bytes_s: float | None  # into the host where it takes longest
+    fetch_s: float | None  # of a version there, median of the last ones
+    version_bytes: int | None  # of the newest version, on its way
+    lost_share: float | None  # of the ids closed in the last minute, those of the most frequent reason
+    lost_reason: str
     has_scheduler: bool
 
     @property
@@ -77,7 +87,10 @@ def measures_of(picture: RunPicture) -> Measures:
     learner, rollouts = at_work(picture.processes, "learner"), at_work(picture.processes, "rollout")
     prompts, scheduler = at_work(picture.processes, "prompts"), at_work(picture.processes, "scheduler")
     open_groups, in_flight = gauge(prompts, "open_groups"), gauge(rollouts, "prompts_in_flight")
-    behind, bound = largest(rollouts, "versions_behind"), picture.facts.max_staleness
+    bound, behind = picture.facts.max_staleness, versions_behind(picture.processes, picture.versions)
+    behind = largest(rollouts, "versions_behind") if behind is None else behind
+    fetch_s, fetch_bytes_s = _fetch(picture.versions, rollouts)
+    lost_reason, lost_share = _lost(picture)
     steps = [flow.per_s for flow in picture.flows if flow.what == "versions"]
     return Measures(
         learner_waits=share(learner, ["waiting_for_data"]),
@@ -92,17 +105,25 @@ def measures_of(picture: RunPicture) -> Measures:
         held_generating=_part(in_flight, open_groups),
         open_groups=open_groups,
         credit=gauge(prompts, "credit_groups"),
+        most_credit=picture.facts.credit_groups,
         ready_groups=gauge(learner, "ready_groups"),
         groups_per_s=rate(prompts, f"records_written{{topic={PROMPTS.name}}}"),
         samples_per_s=rate(rollouts, f"records_written{{topic={SAMPLES.name}}}"),
         tokens_per_s=rate(rollouts, "tokens_generated"),
-        step_s=1 / steps[0] if steps and steps[0] else None,
+        step_s=_step_s(picture, steps_per_s=steps[0] if steps else None),
+        best_step_s=picture.steps.best_step_s,
+        trained_per_s=picture.steps.trained_per_s,
+        best_trained_per_s=picture.steps.best_trained_per_s,
         serve_s=serve_s(picture, rollouts),
         versions_behind=behind,
         bound=bound,
         is_behind=behind is not None and bound is not None and behind > max(1, bound),
         publish_lag=largest(scheduler, "publish_lag_versions"),
-        fetch_bytes_s=_fetch_bytes_s(rollouts),
+        fetch_bytes_s=fetch_bytes_s,
+        fetch_s=fetch_s,
+        version_bytes=next((each.num_bytes for each in reversed(picture.versions) if each.num_bytes), None),
+        lost_share=lost_share,
+        lost_reason=lost_reason,
         has_scheduler=bool(scheduler),
     )
 
@@ -138,7 +159,8 @@ def _rewards(picture: RunPicture, *, open_groups: float | None) -> list[RewardMe
                 load=_load(own),
                 scored_per_s=scored,
                 lag_records=records,
-                lag_s=records / scored if records is not None and scored else None,
+                lag_s=_lag_s(None if lag is None else lag.seconds, records=records, scored_per_s=scored),
+                best_per_s=_sum(each.best_scored_per_s for each in own),
                 held=_part(None if mean is None or size is None else mean / size, open_groups),
                 is_paused=bool(gauge(own, "breaker_open")),
             )
@@ -155,7 +177,44 @@ def _part(groups: float | None, open_groups: float | None) -> float:
     return 0.0 if groups is None or not open_groups else min(1.0, groups / open_groups)
 
 
-def _fetch_bytes_s(rollouts: Sequence[ProcessPicture]) -> float | None:
-    """Bytes per second while weights are fetched."""
-    moved, spent = rate(rollouts, "weight_bytes{direction=received}"), rate(rollouts, "fetch_s_sum")
-    return moved / spent if moved and spent else None
+def _lag_s(seconds: float | None, *, records: float | None, scored_per_s: float | None) -> float | None:
+    if seconds is not None:
+        return seconds
+    return records / scored_per_s if records is not None and scored_per_s else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+def _step_s(picture: RunPicture, *, steps_per_s: float | None) -> float | None:
+    if picture.steps.step_s is not None:
+        return picture.steps.step_s
+    return 1 / steps_per_s if steps_per_s else None
+
+
+def _lost(picture: RunPicture) -> tuple[str, float | None]:
+    """The reason for which most ids were lost lately, and their share; unknown while nothing was closed."""
+    lately = picture.lately
+    whole = lately.trained + sum(lately.lost.values())
+    if not whole or not lately.lost:
+        return "", 0.0 if whole else None
+    reason = max(lately.lost, key=lambda each: lately.lost[each])
+    return reason, lately.lost[reason] / whole
+
+
+def _fetch(versions: Sequence[VersionPicture], rollouts: Sequence[ProcessPicture]) -> tuple[float | None, float | None]:
+    """Seconds that a fetch of a version takes, and bytes per second in it: medians of the last versions.
+
+    Of each version the longest fetch counts: engines that share a host share what was fetched, so the others' time
+    goes with no bytes.
+    """
+    names = {each.instance for each in rollouts}
+    seconds, rates = list[float](), list[float]()
+    for version in [each for each in versions if names & each.fetched_s.keys()][-_LAST_VERSIONS:]:
+        spent_s, instance = max((spent_s, each) for each, spent_s in version.fetched_s.items() if each in names)
+        seconds.append(spent_s)
+        if spent_s > 0:
+            rates.append(version.fetched_bytes.get(instance, 0) / spent_s)
+    return (median(seconds) if seconds else None, median(rates) if rates else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from ops.live.picture import CommandPicture, NoticePicture
+from ops.live.process import ending_of
 from schemas.records import StageEvent
 
 MOST_COMMANDS, MOST_NOTICES, MOST_CHARS = 256, 256, 400
@@ -34,13 +35,15 @@ class Notices:
     """Call `add` with each notice."""
 
     def __init__(self) -> None:
-        self._commands: deque[CommandPicture] = deque(maxlen=MOST_COMMANDS)
+        self._commands: deque[CommandPicture] = deque(maxlen=MOST_COMMANDS // 2)  # those that are no publish
+        self._publishes: deque[CommandPicture] = deque(maxlen=MOST_COMMANDS // 2)  # so many that the others would go
         self._notices: deque[NoticePicture] = deque(maxlen=MOST_NOTICES)
 
     def add(self, event: StageEvent, *, at_ms: int) -> None:
         """Take one."""
         if event.name == "commanded":
-            self._commands.append(_command(event, at_ms=at_ms))
+            command = _command(event, at_ms=at_ms)
+            (self._publishes if command.kind == "publish" else self._commands).append(command)
         elif event.name not in ROUTINE:
             self._notices.append(
                 NoticePicture(
@@ -56,7 +59,7 @@ class Notices:
 
     def commands(self) -> tuple[CommandPicture, ...]:
         """The last ones, oldest first."""
-        return tuple(self._commands)
+        return tuple(sorted((*self._commands, *self._publishes), key=lambda each: each.at_ms))
 
     def notices(self) -> tuple[NoticePicture, ...]:
         """The last ones, oldest first."""
@@ -67,6 +70,9 @@ def described(event: StageEvent) -> str:
     """A notice in a line: the sentence it brings, or its name and details."""
     if text := event.details.get("text"):
         return text
+    if event.name == "stopped":
+        why = ending_of(event.details)
+        return f"{event.stage}: stopped" + (f": {why}" if why else "")
     details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value)
     return f"{event.stage}: {event.name}: {details}" if details else f"{event.stage}: {event.name}"
 

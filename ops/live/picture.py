@@ -27,6 +27,7 @@ VerdictKind = Literal[
     "prompts",  # the source gives no prompts
     "credit",  # nobody is slow, but so few groups may be open that learner and rollouts wait for each other by turns
     "nobody",  # no process is heard
+    "stopped",  # every process said that it stopped, and the run is not at its end
     "missing",  # a stage that the run needs is not heard
     "scheduler",  # no scheduler is heard: weights go out without it
     "starting",  # not enough was heard yet
@@ -66,6 +67,9 @@ class ProcessPicture:
     shares: Mapping[str, float] = field(default_factory=dict)  # phase -> share of the window; adds up to at most 1
     waits: Mapping[str, float] = field(default_factory=dict)  # those of `shares` in which it waits for somebody
     made: SeriesPicture | None = None  # samples written, per bin; None: it made none
+    ended: str = ""  # why it stopped, by its own word: "SIGTERM", "exit code 1"; empty: it has not said
+    is_replaced: bool = False  # a later process does its work
+    best_scored_per_s: float | None = None  # of a reward: the most over several heartbeats so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,10 @@ class VersionPicture:
     served_ms: Mapping[str, int] = field(default_factory=dict)  # instance -> first token could be made with it
     num_bytes: int | None = None  # that an engine fetches which has the version before
     encoding: str = ""  # "full" or "delta"
+    fetched_s: Mapping[str, float] = field(default_factory=dict)  # instance -> time its fetch and verification took
+    fetched_bytes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # instance -> size of what it lacked, with `fetched_s`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +151,34 @@ class SeriesPicture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepsPicture:
+    """The learner's last steps, all numbers over the same ones."""
+
+    num: int = 0  # of them; 0: not known
+    per_s: float | None = None  # lower when one is long overdue
+    step_s: float | None = None  # mean from one to the next: steps may come in bursts
+    trained_per_s: float | None = None  # samples
+    best_trained_per_s: float | None = None  # over as many steps, at any time so far
+    best_step_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatelyPicture:
+    """What became of the sample ids that were closed in the last minute of the ledger."""
+
+    trained: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)  # reason without detail -> dropped or failed ids, most first
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldPicture:
+    """The kind of verdict that held at the last look, and since when."""
+
+    kind: VerdictKind
+    since_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class LostPicture:
     """A sample id that was dropped or failed; the last ones of each reason."""
 
@@ -191,6 +227,8 @@ class Verdict:
     text: str  # a sentence with the numbers
     advice: str = ""  # what to do; empty: nothing
     evidence: tuple[str, ...] = ()  # further numbers that it stands on, one each
+    is_provisional: bool = False  # the learner is not past its first step, so numbers are of a start
+    since_ms: int | None = None  # it has been of this kind since then; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,4 +252,8 @@ class RunPicture:
     totals: Totals = field(default_factory=Totals)
     facts: RunFacts = field(default_factory=RunFacts)
     last_step: Mapping[str, float] = field(default_factory=dict)  # what the learner told of its last step
+    steps: StepsPicture = field(default_factory=StepsPicture)
+    lately: LatelyPicture = field(default_factory=LatelyPicture)
+    is_settled: bool = True  # shares leave the start out; False: the learner is not past its first step
+    held: HeldPicture | None = None  # None: nobody has looked before
     trouble: str = ""  # why the broker cannot be read; the rest is as of when it could

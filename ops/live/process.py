@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from statistics import fmean
 
 from ops.live.picture import ProcessPicture, SeriesPicture, Standing
 from ops.live.spans import Spans
@@ -27,6 +28,8 @@ _COUNTERS = frozenset(spec.name for spec in METRICS if spec.kind == "counter")
 _SUMS = frozenset(f"{spec.name}_{end}" for spec in METRICS if spec.kind == "histogram" for end in ("sum", "count"))
 _AT_WORK = frozenset({"reading", "waiting_for_data", "forward_backward"})  # a learner past its start
 _WAITING = ("waiting", "breaker", "parked")
+_FIRST_WORDS = 20  # events by which a process that was heard from its start is known
+_BEST_BEATS = 5  # heartbeats over which the best is
 
 
 class ProcessFold:
@@ -47,6 +50,10 @@ class ProcessFold:
         self._beats: deque[tuple[float, dict[str, float]]] = deque()
         self._made = Bins()
         self._num_made: float | None = None
+        self.saw_start = event.seq <= _FIRST_WORDS
+        self._ended = ""
+        self._scored: deque[float] = deque(maxlen=_BEST_BEATS)
+        self._best_scored_per_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +89,7 @@ class ProcessFold:
         elif event.kind == "heartbeat":
             self._beat(event, at_ms=at_ms)
         elif event.kind == "notice" and event.name == "stopped":
-            self._end(at_ms)
+            self._end(event, at_ms=at_ms)
         return True
 
     def rates(self) -> dict[str, float]:
@@ -103,7 +110,13 @@ class ProcessFold:
         return sum(share for phase, share in shares.items() if is_waiting(phase))
 
     def picture(
-        self, standing: Standing, *, now_ms: int, window_ms: int, spans_since_ms: int | None = None
+        self,
+        standing: Standing,
+        *,
+        now_ms: int,
+        window_ms: int,
+        spans_since_ms: int | None = None,
+        is_replaced: bool = False,
     ) -> ProcessPicture:
         """What is known of it; `spans_since_ms`: only spans that ended after that."""
         is_at_work = standing == "at work"
@@ -128,6 +141,9 @@ class ProcessFold:
             shares=shares,
             waits={phase: share for phase, share in shares.items() if is_waiting(phase)},
             made=self._made_picture(),
+            ended=self._ended,
+            is_replaced=is_replaced,
+            best_scored_per_s=self._best_scored_per_s,
         )
 
     def _shares(self, until_ms: int, *, window_ms: int) -> dict[str, float]:
@@ -141,6 +157,7 @@ class ProcessFold:
             self.spans.enter(phase, at_ms=at_ms)
         counters = {name: value for name, value in self.gauges.items() if is_counter(name)}
         self._count_made(counters, at_ms=at_ms)
+        self._note_best()
         if self._beats and event.monotonic_s < self._beats[-1][0]:
             self._beats.clear()
         self._beats.append((event.monotonic_s, counters))
@@ -160,9 +177,24 @@ class ProcessFold:
         bin_ms = round(self._made.width_s * 1000)
         return SeriesPicture(name="samples_made", began_ms=self.began_ms, bin_ms=bin_ms, values=values)
 
-    def _end(self, at_ms: int) -> None:
+    def _note_best(self) -> None:
+        if "scored_per_s" not in self.gauges:
+            return
+        self._scored.append(self.gauges["scored_per_s"])
+        if len(self._scored) == _BEST_BEATS:
+            best, now = self._best_scored_per_s, fmean(self._scored)
+            self._best_scored_per_s = now if best is None else max(best, now)
+
+    def _end(self, event: StageEvent, *, at_ms: int) -> None:
         self.stopped = True
+        self._ended = ending_of(event.details)
         self.spans.leave(at_ms=at_ms)
+
+
+def ending_of(details: Mapping[str, str]) -> str:
+    """Why a process stopped, of its notice: the code where it failed, else what it was told."""
+    code = details.get("code", "0")
+    return details.get("reason", "") if code in ("", "0") else f"exit code {code}"
 
 
 def is_counter(name: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ops.live.picture import SeriesPicture
+from ops.live.picture import SeriesPicture, StepsPicture
 from ops.live.process import ProcessFold
 from ops.report.series import Bins
 from schemas.records import StageEvent
@@ -59,21 +59,16 @@ class SeriesFold:
         self._began_ms: int | None = None
         self._bins: dict[str, Bins] = {}
         self._last: dict[str, dict[str, tuple[int, float]]] = {}  # name -> instance -> time and value of its last word
-        self._stepped: tuple[int, float] | None = None  # when, which
 
-    def add_step(self, event: StageEvent, *, at_ms: int) -> None:
-        """What the learner said of a step."""
+    def add_step(self, event: StageEvent, *, at_ms: int, steps: StepsPicture) -> None:
+        """What the learner said of a step, and how fast it steps with it."""
         for name in STEP_VALUES:
             if name in event.gauges:
                 self._put(name, event.gauges[name], at_ms=at_ms)
-        step = event.gauges.get("step", math.nan)
-        if self._stepped is not None and step > self._stepped[1] and at_ms > self._stepped[0]:
-            passed_s = (at_ms - self._stepped[0]) / 1000
-            self._put("steps_per_s", (step - self._stepped[1]) / passed_s, at_ms=at_ms)
-            self._put("step_s", passed_s / (step - self._stepped[1]), at_ms=at_ms)
-            if "num_samples" in event.gauges:
-                self._put("trained_per_s", event.gauges["num_samples"] / passed_s, at_ms=at_ms)
-        self._stepped = (at_ms, step)
+        rates = {"steps_per_s": steps.per_s, "step_s": steps.step_s, "trained_per_s": steps.trained_per_s}
+        for name, value in rates.items():
+            if value is not None:
+                self._put(name, value, at_ms=at_ms)
 
     def add_beat(self, process: ProcessFold, *, at_ms: int) -> None:
         """A heartbeat of a process, folded into it already."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ops.live import causes
 from ops.live.crew import at_work
 from ops.live.measures import Measures, RewardMeasures, measures_of
 from ops.live.picture import ProcessPicture, RunPicture, Verdict
@@ -38,8 +39,14 @@ def judge(picture: RunPicture) -> Verdict:
     if found is None:
         measures = measures_of(picture)
         found = _starved(picture, measures) if measures.learner_waits >= STARVES else _fed(measures)
-        found = replace(found, evidence=tuple(_evidence(picture, measures)))
-    return found
+        found = replace(
+            found,
+            text=found.text + causes.lost(measures),
+            evidence=tuple(_evidence(picture, measures)),
+            is_provisional=not picture.is_settled,
+        )
+    held = picture.held
+    return found if held is None or held.kind != found.kind else replace(found, since_ms=held.since_ms)
 
 
 def _without_work(picture: RunPicture) -> Verdict | None:
@@ -80,8 +87,12 @@ def _missing(picture: RunPicture, working: Sequence[ProcessPicture]) -> Verdict 
 def _nobody(picture: RunPicture) -> Verdict:
     if not picture.processes:
         return Verdict(kind="nobody", text="no process was heard yet", advice="start the run: `rlweave up`")
+    advice = f"go on with it: `rlweave runs resume {picture.run}`"
+    if (why := causes.stopped(picture)) is not None:
+        text = f"all processes stopped{why}, at step {picture.totals.step}; the run is not sealed"
+        return Verdict(kind="stopped", text=text, advice=advice)
     text = f"no process is heard; the run stopped at step {picture.totals.step} and is not sealed"
-    return Verdict(kind="nobody", text=text, advice=f"go on with it: `rlweave runs resume {picture.run}`")
+    return Verdict(kind="nobody", text=text, advice=advice)
 
 
 def _starved(picture: RunPicture, measures: Measures) -> Verdict:
@@ -135,7 +146,7 @@ def _fed(measures: Measures) -> Verdict:
 
 
 def _learner(measures: Measures) -> Verdict:
-    step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s)"
+    step = "" if measures.step_s is None else f" (a step takes {measures.step_s:.2g} s{causes.best_step(measures)})"
     ready = f"{measures.ready_groups:.0f} groups are ready for it, and " if measures.ready_groups else ""
     turns = ""
     if measures.learner_waits >= STARVES and measures.credit is not None:
@@ -159,7 +170,7 @@ def _paused(reward: RewardMeasures, measures: Measures) -> Verdict:
 
 def _reward(reward: RewardMeasures, measures: Measures) -> Verdict:
     coming = "" if measures.samples_per_s is None else f", and samples come at {measures.samples_per_s:.0f}/s"
-    scores = "" if reward.scored_per_s is None else f" scores {reward.scored_per_s:.0f}/s"
+    scores = "" if reward.scored_per_s is None else f" scores {reward.scored_per_s:.0f}/s{causes.best_scored(reward)}"
     queue = "" if reward.lag_records is None else f"; {reward.lag_records:,.0f} samples wait for it"
     if reward.lag_s is not None:
         queue += f" ({reward.lag_s:.0f} s of its work)"
@@ -178,19 +189,16 @@ def _weights(measures: Measures) -> Verdict:
         step = "" if measures.step_s is None else f", and a step takes {measures.step_s:.2g} s"
         parts.append(f"from published to served takes {measures.serve_s:.1f} s{step}")
     if measures.versions_behind:
-        parts.append(f"engines are up to {measures.versions_behind:.0f} versions behind")
-    if measures.rollouts_wait_weights >= 0.01:
-        parts.append(f"rollouts wait {measures.rollouts_wait_weights:.0%} of their time for weights")
-    if measures.learner_waits >= STARVES:
-        parts.append(f"the learner waits {measures.learner_waits:.0%} of its time for data")
-    rate = (
-        "" if measures.fetch_bytes_s is None else f" ({measures.fetch_bytes_s / 1000:,.0f} kB/s while one is fetched)"
-    )
+        parts.append(f"engines are up to {_num(measures.versions_behind, 'version')} behind")
+    if chain := causes.credit_chain(measures):
+        parts.append(chain)
+    if waits := causes.waits(measures):
+        parts.append(waits)
     return Verdict(
         kind="weights",
         text=f"weights reach the engines late: {'; '.join(parts)}",
-        advice=f"look at the link from the learner's host to the engines{rate}, at the rates of class weights, and at "
-        "`weights` for smaller versions",
+        advice=f"look at the link from the learner's host{causes.fetch(measures)}, at the rates of "
+        "class weights, and at `weights` for smaller versions",
     )
 
 
@@ -258,6 +266,8 @@ def _turns(idle: str, measures: Measures) -> Verdict:
 
 
 def _evidence(picture: RunPicture, measures: Measures) -> Iterator[str]:
+    if not picture.is_settled:
+        yield "provisional: the learner is hardly past its first step, so waiting for the first weights counts"
     if not measures.has_scheduler:
         yield "no scheduler is heard: lag is unknown, engines fetch by themselves"
     yield f"learner: waits {measures.learner_waits:.0%}"
@@ -268,9 +278,15 @@ def _evidence(picture: RunPicture, measures: Measures) -> Iterator[str]:
     if measures.open_groups is not None:
         credit = "" if measures.credit is None else f" of {measures.credit:.0f}"
         yield f"open groups: {measures.open_groups:.0f}{credit}"
+    if measures.trained_per_s is not None and measures.best_trained_per_s is not None:
+        yield f"trained: {measures.trained_per_s:.0f} samples/s, {measures.best_trained_per_s:.0f}/s at its best"
     stale = picture.drops.get("stale", 0)
     if stale and stale >= 0.05 * (stale + picture.totals.trained):
         yield f"dropped as stale: {stale:,} of {stale + picture.totals.trained:,} ids"
+
+
+def _num(value: float, noun: str) -> str:
+    return f"{value:.0f} {noun}" + ("" if round(value) == 1 else "s")
 
 
 def _spoken(phase: str) -> str:

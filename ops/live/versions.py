@@ -9,9 +9,10 @@ Failure: none; a version that cannot be read is passed over.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ops.live.picture import VersionPicture
+from ops.live.picture import ProcessPicture, VersionPicture
 from schemas.records import Manifest, StageEvent, Version
 
 MOST = 256
@@ -27,6 +28,8 @@ class _Way:
     served_ms: dict[str, int] = field(default_factory=dict)
     num_bytes: int | None = None
     encoding: str = ""
+    fetched_s: dict[str, float] = field(default_factory=dict)
+    fetched_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class Versions:
@@ -54,6 +57,8 @@ class Versions:
             self._add_learner(event, at_ms=at_ms)
         elif event.stage == "rollout" and event.version is not None:
             self._add_served(event.version, instance=event.instance, at_ms=at_ms)
+            if event.name == "swapped":
+                self._add_fetched(event, version=event.version)
         elif event.stage == "scheduler" and event.name == "commanded" and event.details.get("kind") == "publish":
             version = parse_version(event.details.get("version", ""))
             if version is not None:
@@ -72,6 +77,8 @@ class Versions:
                 served_ms=dict(way.served_ms),
                 num_bytes=way.num_bytes,
                 encoding=way.encoding,
+                fetched_s=dict(way.fetched_s),
+                fetched_bytes=dict(way.fetched_bytes),
             )
             for version, way in sorted(self._ways.items())
         )
@@ -90,6 +97,20 @@ class Versions:
         self._served[instance] = version
         self._way(version).served_ms.setdefault(instance, at_ms)
 
+    def _add_fetched(self, event: StageEvent, *, version: Version) -> None:
+        """An engine that passed over versions fetches what they changed, too."""
+        seconds, num = event.gauges.get("fetch_s"), event.gauges.get("num_deltas", 0.0)
+        if seconds is None or not 0 <= num < MOST:
+            return
+        steps = range(version.step - max(1, int(num)) + 1, version.step + 1)
+        ways = [self._ways.get(Version(lineage=version.lineage, step=step)) for step in steps]
+        if num == 0 and self._way(version).encoding == "delta":
+            return  # it took the whole, whose size is not known here
+        sizes = [way.num_bytes for way in ways if way is not None and way.num_bytes is not None]
+        if len(sizes) == len(ways):
+            self._way(version).fetched_s[event.instance] = seconds
+            self._way(version).fetched_bytes[event.instance] = sum(sizes)
+
     def _way(self, version: Version) -> _Way:
         if version not in self._ways:
             if len(self._ways) >= MOST:
@@ -100,6 +121,15 @@ class Versions:
     def _thin(self) -> None:
         for version in sorted(self._ways)[: MOST // 2 : 2]:
             del self._ways[version]
+
+
+def versions_behind(processes: Iterable[ProcessPicture], versions: Sequence[VersionPicture]) -> float | None:
+    """Versions by which the engine furthest behind lacks the newest one, both as of this picture; None: not known."""
+    newest = max((each.version for each in versions if each.published_ms is not None), default=None)
+    served = [each.version for each in processes if each.stage == "rollout" and each.standing == "at work"]
+    if newest is None or not served or any(each is None or each.lineage != newest.lineage for each in served):
+        return None
+    return float(max(max(0, newest.step - each.step) for each in served if each is not None))
 
 
 def parse_version(text: str) -> Version | None:

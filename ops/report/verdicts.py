@@ -22,7 +22,7 @@ from schemas.records import Record, StageEvent
 
 LOOK_MS = 5_000
 MOST_LOOKS = 400
-_NO_WORK = frozenset({"starting", "finished", "nobody"})  # nothing flowed, so nobody waited for anybody
+_NO_WORK = frozenset({"starting", "finished", "nobody", "stopped"})  # nothing flowed, so nobody waited for anybody
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,5 +121,8 @@ def _reward(measures: Measures) -> str:
 
 
 def _newest(picture: RunPicture) -> str:
+    """The newest published version: it is what engines are behind."""
+    published = [each.version for each in picture.versions if each.published_ms is not None]
     serving = [each.version for each in at_work(picture.processes, "rollout") if each.version is not None]
-    return "" if not serving else f"{max(serving)}"
+    found = published if published else serving
+    return "" if not found else f"{max(found)}"

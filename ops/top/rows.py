@@ -18,24 +18,27 @@ from ops.top.strip import legend, mark_of, strip
 from ops.top.words import padded, plain, span
 
 STRIP_S = 60.0
-_NAME, _PHASE, _VERSION, _WAITS = 14, 18, 8, 6
+_NAME, _PHASE, _VERSION, _WAITS = 14, 18, 8, 9
+_LEAST_SHARE = 0.01  # of waiting, to be told apart
 _BESIDE = frozenset({"scheduler", "peer", "supervisor"})
 _ENDED = ("stopped", "gone")
 
 
-def process_lines(picture: RunPicture, *, width: int) -> tuple[list[Text], str]:
-    """A heading, then a line for each process that matters to the flow; and what the letters in them mean."""
+def process_lines(picture: RunPicture, *, width: int, starved: str = "") -> tuple[list[Text], str]:
+    """A heading, then a line for each process that matters to the flow; and what the letters in them mean, those of
+    the `starved` stage and of the rollouts first."""
     cells = max(10, width - _NAME - _PHASE - _VERSION - _WAITS - 5)
     heading = f"{'process':<{_NAME}} {'now':<{_PHASE}} {padded('last minute', cells)} {'waits':>{_WAITS}} "
     lines = [Text(f"{heading}{'version':>{_VERSION}}", style="dim")]
-    shown, phases = _shown(picture), set[str]()
+    shown, phases = _shown(picture), list[tuple[int, int, str]]()
     began_ms = picture.now_ms - round(STRIP_S * 1000)
     for process in shown:
         if process.stage not in _BESIDE:
             marks = strip(process.spans, began_ms=began_ms, ended_ms=picture.now_ms, num_cells=cells)
-            phases.update(marks)
+            rank = 0 if process.stage == starved else 1 if process.stage == "rollout" else 2
+            phases += [(rank, -num, phase) for phase, num in Counter(marks).items() if phase]
             lines.append(_line(process, picture, shown=shown, marks=marks))
-    return lines, ", ".join(legend(phases))
+    return lines, ", ".join(legend(phase for _, _, phase in sorted(phases)))
 
 
 def beside_line(picture: RunPicture) -> Text | None:
@@ -44,9 +47,15 @@ def beside_line(picture: RunPicture) -> Text | None:
         f"{plain(process.name)} {_now(process, picture)}" for process in _shown(picture) if process.stage in _BESIDE
     ]
     shown = {process.instance for process in _shown(picture)}
-    counts = Counter[str](process.standing for process in picture.processes if process.instance not in shown)
-    parts += [f"{counts[word]} {word}" for word in _ENDED if counts[word]]
+    counts = Counter(_ending(process) for process in picture.processes if process.instance not in shown)
+    parts += [f"{num} {word}" for word, num in sorted(counts.items())]
     return Text(f"beside: {', '.join(parts)}", style="dim") if parts else None
+
+
+def _ending(process: ProcessPicture) -> str:
+    """How one that is not shown ended."""
+    why = f" ({plain(process.ended)})" if process.ended else ""
+    return f"{'replaced' if process.is_replaced else process.standing}{why}"
 
 
 def _shown(picture: RunPicture) -> list[ProcessPicture]:
@@ -68,11 +77,19 @@ def _line(
     for phase in marks:
         mark = mark_of(phase)
         line.append(mark.letter, style=mark.style)
-    waits = sum(process.waits.values())
-    line.append(f" {waits:>{_WAITS}.0%}" if process.shares else " " * (_WAITS + 1))
+    line.append(f" {_waits(process) if process.shares else '':>{_WAITS}}")
     version = "-" if process.version is None else str(process.version)
     line.append(f" {padded(version, _VERSION, right=True)}")
     return line
+
+
+def _waits(process: ProcessPicture) -> str:
+    """`95%`; `w 40 p 55` of one that waits for two things, the most of both."""
+    reasons = sorted(process.waits.items(), key=lambda each: -each[1])[:2]
+    if len(reasons) < 2 or reasons[1][1] < _LEAST_SHARE:
+        return f"{sum(process.waits.values()):.0%}"
+    parts = [f"{mark_of(phase).letter} {100 * share:.0f}" for phase, share in reasons]
+    return " ".join(parts)
 
 
 def _name(process: ProcessPicture, shown: Sequence[ProcessPicture]) -> str:

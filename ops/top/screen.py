@@ -19,19 +19,21 @@ from ops.live.verdict import judge
 from ops.top import figures
 from ops.top.diagram import pipeline
 from ops.top.rows import beside_line, process_lines
-from ops.top.words import cut, plain
+from ops.top.words import cut, plain, span
 
 MOST_LISTED = 10  # commands, notices
 _NAMES = {
     "balanced": "OK",
     "nobody": "DEAD",
+    "stopped": "STOPPED",
     "missing": "MISSING",
     "credit": "TIGHT",
     "starting": "STARTS",
     "finished": "ENDED",
     "trouble": "NO BROKER",
 }
-_CALM = ("balanced", "credit", "starting", "finished")
+_STILL = ("starting", "finished", "stopped", "nobody")  # said without since when
+_CALM = ("balanced", "credit", "starting", "finished", "stopped")
 
 
 @dataclass(kw_only=True)
@@ -67,13 +69,13 @@ def screen(picture: RunPicture, *, width: int, height: int | None = None, keys: 
 def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
     verdict, measures = judge(picture), measures_of(picture)
     flow = pipeline(picture, measures, width=width, starved=verdict.kind) if picture.is_live else []
-    processes, letters = process_lines(picture, width=width)
+    processes, letters = process_lines(picture, width=width, starved=verdict.kind)
     legend = _wrapped(letters, width=width, indent="  ", style="dim")
     beside, lag, weights = beside_line(picture), figures.lag(picture), figures.weights(picture, measures)
     return [
-        _Part(rank=0, lines=[figures.title(picture)], least=1),
-        _Part(rank=0, lines=_verdict(verdict, width=width), least=1),
-        _Part(rank=2, lines=_wrapped(_advice(verdict), width=width, indent="    ", style=""), least=2),
+        _Part(rank=0, lines=[figures.title(picture, width=width)], least=1),
+        _Part(rank=0, lines=_verdict(verdict, width=width, now_ms=picture.now_ms), least=1),
+        _Part(rank=2, lines=_wrapped(_advice(verdict), width=width, indent="    ", style=""), least=3),
         _Part(rank=9, lines=[Text()]),
         _Part(rank=1, lines=flow, least=3),
         _Part(rank=9, lines=[Text()] if flow else []),
@@ -82,11 +84,11 @@ def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
         _Part(rank=6, lines=[] if beside is None else [beside]),
         _Part(rank=8, lines=[Text()]),
         _Part(rank=4, lines=[] if lag is None else _folded(lag, width), least=1),
-        _Part(rank=2, lines=[figures.rates(measures)]),
+        _Part(rank=2, lines=[figures.rates(picture, measures)]),
         _Part(rank=2, lines=[] if weights is None else [weights]),
-        _Part(rank=3, lines=[figures.lost(picture)]),
-        _Part(rank=5, lines=list(islice(figures.commands(picture), MOST_LISTED)), least=1),
-        _Part(rank=5, lines=list(islice(figures.notices(picture), MOST_LISTED)), least=1),
+        _Part(rank=1 if picture.drops else 3, lines=[figures.lost(picture)], least=1 if picture.drops else 0),
+        _Part(rank=7, lines=list(islice(figures.commands(picture), MOST_LISTED))),
+        _Part(rank=7, lines=list(islice(figures.notices(picture), MOST_LISTED))),
     ]
 
 
@@ -102,8 +104,11 @@ def _fit(parts: list[_Part], room: int) -> int:
     return whole - sum(part.kept for part in parts)
 
 
-def _verdict(verdict: Verdict, *, width: int) -> list[Text]:
+def _verdict(verdict: Verdict, *, width: int, now_ms: int) -> list[Text]:
     name = _NAMES.get(verdict.kind, f"SLOW: {verdict.kind.upper()}")
+    since = [] if verdict.since_ms is None else [f"for {span((now_ms - verdict.since_ms) / 1000)}"]
+    said = (["so far"] if verdict.is_provisional else []) + (since if verdict.kind not in _STILL else [])
+    name += f" ({', '.join(said)})" if said else ""
     style = "bold green" if verdict.kind in _CALM else "bold red"
     lines = textwrap.wrap(plain(f"{name}  {verdict.text}"), max(1, width - 1))
     return [Text(f" {line}", style=style) for line in lines]

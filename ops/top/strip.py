@@ -83,9 +83,8 @@ def strip(spans: Iterable[Span], *, began_ms: int, ended_ms: int, num_cells: int
 
 
 def legend(phases: Iterable[str]) -> list[str]:
-    """`G generating` and so on, of the phases that are shown; those that work first."""
-    marks = {mark_of(phase) for phase in phases if phase}
-    return [f"{mark.letter} {mark.word}" for mark in sorted(marks, key=lambda mark: (mark.letter.islower(), mark.word))]
+    """`G generating` and so on, of the phases that are shown, each once, in the order in which they are given."""
+    return list(dict.fromkeys(f"{mark.letter} {mark.word}" for mark in (mark_of(phase) for phase in phases if phase)))
 
 
 def _shares(spans: Sequence[Span], *, began_ms: int, ended_ms: int, num_cells: int) -> list[dict[str, float]]:

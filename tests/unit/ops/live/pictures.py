@@ -72,7 +72,8 @@ def prompts(waits: float = 0.9, *, open_groups: float = 90) -> ProcessPicture:
 def rollout(shares: Mapping[str, float] | None = None, *, in_flight: float = 20, behind: float = 0) -> ProcessPicture:
     gauges = {"prompts_in_flight": in_flight, "versions_behind": behind, "running_sequences": 320.0}
     rates = {"records_written{topic=samples}": 380.0, "tokens_generated": 1_100.0}
-    return process("rollout", shares if shares is not None else {"generating": 1.0}, gauges=gauges, rates=rates)
+    found = process("rollout", shares if shares is not None else {"generating": 1.0}, gauges=gauges, rates=rates)
+    return replace(found, version=Version(lineage=1, step=40 - round(behind)))
 
 
 def reward(busy: float = 0.3, *, scored_per_s: float = 380.0, breaker: float = 0.0) -> ProcessPicture:
@@ -96,8 +97,9 @@ def picture(*processes: ProcessPicture, lag_records: float = 30, serve_s: float 
     given = {each.stage for each in processes}
     usual = [each for each in (prompts(), rollout(), reward(), learner(), scheduler()) if each.stage not in given]
     crew = tuple(sorted((*processes, *usual), key=lambda each: each.stage))
+    lag_s = lag_records / next((each.gauges["scored_per_s"] for each in crew if each.stage == "reward"), 380.0)
     lag = (
-        LagPicture(group="reward.sum", topic="samples", records=lag_records, seconds=0.1, versions=0.1),
+        LagPicture(group="reward.sum", topic="samples", records=lag_records, seconds=lag_s, versions=lag_s * 0.75),
         LagPicture(group="rollout", topic="prompts", records=26.0, seconds=1.0, versions=1.0),
     )
     versions = tuple(
@@ -122,6 +124,13 @@ def picture(*processes: ProcessPicture, lag_records: float = 30, serve_s: float 
         lag=lag,
         flows=flows(crew, lag=lag, steps_per_s=0.75),
         commands=(
+            CommandPicture(
+                at_ms=NOW_MS - 9_000,
+                target="prompts",
+                kind="credit",
+                reason="begun up to 1 late",
+                version="",
+            ),
             CommandPicture(
                 at_ms=NOW_MS - 1_500, target="rollout", kind="publish", reason="1.40 is the newest", version="1.40"
             ),

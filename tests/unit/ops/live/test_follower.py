@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from ops.live.flows import LagHistory
 from ops.live.follower import ASK_S, Follower, FollowSettings
 from ops.live.ids import Ids
 from ops.live.picture import ProcessPicture, RunPicture
@@ -119,6 +120,70 @@ def test_who_is_silent_is_not_at_work_and_who_is_succeeded_is_gone(log: MemoryLo
     standings = {each.instance: each.standing for each in picture.processes}
     assert standings == {LEARNER: "gone", ROLLOUT: "not heard", REWARD: "stopped", successor: "at work"}
     assert [each.stage for each in picture.processes] == ["rollout", "reward", "learner", "learner"]
+
+
+def test_a_stopped_process_says_why_and_one_with_a_successor_is_replaced(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    first, second = "scheduler-h-4-aaaaaa", "scheduler-h-5-bbbbbb"
+    run.event(first, "heartbeat", name="heartbeat", at_s=0)
+    run.event(first, "notice", name="stopped", at_s=2, details={"reason": "finished", "code": "1"})
+    run.event(ROLLOUT, "notice", name="stopped", at_s=2, details={"reason": "SIGTERM", "code": "0"})
+    clock.advance(3)
+    run.event(second, "heartbeat", name="heartbeat", at_s=3)
+    run.end()
+    picture = picture_of(log, clock)
+    assert (the(picture, first).ended, the(picture, first).is_replaced) == ("exit code 1", True)
+    assert (the(picture, ROLLOUT).ended, the(picture, ROLLOUT).is_replaced) == ("SIGTERM", False)
+    assert {each.text for each in picture.notices} == {"scheduler: stopped: exit code 1", "rollout: stopped: SIGTERM"}
+
+
+def test_who_comes_late_is_told_since_when_it_is_so(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    run.event(LEARNER, "phase_began", name="waiting_for_data", at_s=0)
+    for at_s in range(100):
+        run.event(LEARNER, "heartbeat", name="heartbeat", at_s=at_s)
+        clock.advance(1)
+    run.end()
+    picture = picture_of(log, clock)
+    assert judge(picture).kind == "missing"
+    assert judge(picture).since_ms == START_MS + 15_000
+
+
+def test_the_time_before_the_first_step_is_no_waiting(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    clock.advance(32)
+    run.event(LEARNER, "phase_began", name="waiting_for_data", at_s=0)
+    run.event(LEARNER, "phase_began", name="forward_backward", at_s=30)
+    run.event(LEARNER, "heartbeat", name="heartbeat", at_s=32)
+    assert not picture_of(log, clock).is_settled
+    clock.advance(20)
+    run.event(LEARNER, "notice", name="step", at_s=32, gauges={"step": 1.0})
+    run.event(LEARNER, "heartbeat", name="heartbeat", at_s=52)
+    run.end()
+    picture = picture_of(log, clock)
+    assert (picture.is_settled, picture.window_s) == (True, 20.0)
+    assert the(picture, LEARNER).waits == {}
+
+
+def test_lag_grows_by_what_was_measured_since_the_first_step() -> None:
+    lag = LagHistory(RUN)
+    for at_s in range(20):
+        name = f"lag_records{{group=rlweave.{RUN}.reward.sum,topic=samples}}"
+        lag.add({name: 100.0 * min(at_s, 10)}, at_ms=at_s * 1000)
+    assert lag.pictures(steps_per_s=1.0, since_ms=None)[0].records_per_s is None
+    assert lag.pictures(steps_per_s=1.0, since_ms=10_000)[0].records_per_s == 0
+    assert lag.pictures(steps_per_s=1.0)[0].records_per_s == pytest.approx(55)
+
+
+def test_waves_of_weights_do_not_push_other_commands_out(log: MemoryLog, clock: ManualClock) -> None:
+    run = MadeRun(log)
+    scheduler = "scheduler-h-4-aaaaaa"
+    run.event(scheduler, "notice", name="commanded", at_s=0, details={"kind": "credit", "target": "prompts"})
+    for at_s in range(1, 300):
+        run.event(scheduler, "notice", name="commanded", at_s=at_s, details={"kind": "publish", "target": "rollout"})
+    run.end()
+    commands = picture_of(log, clock, whole=1).commands
+    assert (commands[0].kind, len(commands)) == ("credit", 129)
 
 
 class Away(MemoryLog):

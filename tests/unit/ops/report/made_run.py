@@ -181,6 +181,7 @@ class MadeRun:
         at_s: float,
         gauges: dict[str, float] | None = None,
         version: Version | None = None,
+        details: dict[str, str] | None = None,
     ) -> None:
         seq = self._seqs[instance] = self._seqs.get(instance, -1) + 1
         self._writer.write(
@@ -193,6 +194,7 @@ class MadeRun:
                 name=name,
                 seq=seq,
                 gauges={} if gauges is None else gauges,
+                details={} if details is None else details,
                 version=version,
                 monotonic_s=at_s + 50,
                 unix_ms=START_MS + round(at_s * 1000),

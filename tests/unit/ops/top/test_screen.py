@@ -15,7 +15,15 @@ import pytest
 from rich.console import Console
 
 from ops.live.follower import Follower
-from ops.live.picture import NoticePicture, RunPicture, Span
+from ops.live.picture import (
+    HeldPicture,
+    LagPicture,
+    LatelyPicture,
+    NoticePicture,
+    RunPicture,
+    Span,
+    StepsPicture,
+)
 from ops.top.screen import screen
 from ops.top.strip import MARKS, strip
 from ops.top.watch import show_once, watch
@@ -61,7 +69,7 @@ def test_the_verdict_is_on_top_with_what_to_do() -> None:
 
 def test_at_80_by_24_everything_that_decides_is_there() -> None:
     shown = text(slow_reward())
-    for part in ("24/s", "380/s", "1,300 smp", "40/s", "0.75/s", "90/96 open", "stale 32", "1.40 is the newest"):
+    for part in ("24/s", "380/s", "1,300 smp", "40/s", "0.75/s", "90/96 open", "stale 32", "step 40", "1.40"):
         assert part in shown
     assert "R scoring" in shown
 
@@ -107,6 +115,88 @@ def test_a_silent_process_says_so() -> None:
     shown = text(picture(silent))
     assert "MISSING" in shown
     assert "silent 20 s" in shown
+
+
+def late(*, drops: bool = True) -> RunPicture:
+    """Weights that come late, on a screen with more than has room."""
+    shares = {"generating": 0.05, "waiting_for_weights": 0.4, "waiting_for_prompts": 0.55}
+    crew = [process("rollout", shares, number=number) for number in (1, 2, 3)]
+    seen = picture(*crew, learner(0.8), serve_s=6.0)
+    seen = replace(seen, lately=LatelyPicture(trained=902, lost={"stale": 98}), run="observe-weights")
+    return seen if drops else replace(seen, drops={}, lately=LatelyPicture())
+
+
+def test_what_is_lost_is_shown_before_commands_and_notices() -> None:
+    shown = text(late())
+    assert "lost    32 of 30,032 ids (0.1%): stale 32" in shown
+    assert "9.8% of samples are dropped as stale" in " ".join(shown.split())
+    assert "command" not in shown
+    assert "notice" not in shown
+
+
+def test_the_title_keeps_the_time_in_a_narrow_window() -> None:
+    for width in (60, 70, 80, 120):
+        title = text(late(), width=width).splitlines()[0]
+        assert title.endswith(clock(NOW_MS))
+        assert "step 40 of 150" in title
+    assert "age 0.8 max 2/2" in text(late()).splitlines()[0]
+
+
+def test_the_legend_begins_with_the_letters_of_the_slow_stage_and_of_the_rollouts() -> None:
+    assert " R scoring, p waits for prompts, G generating, " in text(slow_reward())
+    assert " p waits for prompts, w waits for weights, G generating, " in text(late())
+
+
+def test_an_engine_says_what_it_waits_for() -> None:
+    row = next(line for line in text(late()).splitlines() if line.startswith("rollout 1"))
+    assert row.split()[-5:] == ["p", "55", "w", "40", "1.40"]
+    assert any(line.startswith("prompts") and " 90% " in line for line in text(late()).splitlines())
+
+
+def test_only_commands_that_matter_to_people_are_shown() -> None:
+    shown = text(picture(), height=None)
+    assert "credit prompts: begun up to 1 late" in shown
+    assert "publish rollout" not in shown
+
+
+def test_lag_is_labelled_and_an_empty_one_has_no_growth() -> None:
+    lag = LagPicture(group="reward.sum", topic="samples", records=200, seconds=8, versions=1.8, records_per_s=23.2)
+    shown = text(replace(picture(), lag=(lag,)))
+    assert "reward.sum on samples 200 (8.0 s, grows 23/s, 1.8 steps' worth)" in shown
+    assert "reward.sum on samples 0\n" in text(replace(picture(), lag=(replace(lag, records=0),)))
+
+
+def test_one_estimate_of_lag_is_on_the_screen() -> None:
+    shown = " ".join(text(slow_reward()).split())
+    assert "1,300 samples wait for it (32 s of its work)" in shown
+    assert "samples 1,300 (32 s," in shown
+
+
+def test_since_when_and_that_it_is_of_a_start_is_said() -> None:
+    held = replace(slow_reward(), held=HeldPicture(kind="reward", since_ms=NOW_MS - 80_000), is_settled=False)
+    assert text(held).splitlines()[1].startswith(" SLOW: REWARD (so far, for 80 s) the learner waits 90%")
+
+
+def test_a_stopped_run_says_why_and_a_replaced_process_is_one() -> None:
+    seen = picture()
+    ended = tuple(replace(each, standing="stopped", ended="SIGTERM") for each in seen.processes)
+    shown = text(replace(seen, processes=ended, is_live=False))
+    assert " STOPPED all processes stopped (SIGTERM), at step 40; the run is not sealed" in " ".join(shown.split("\n"))
+    old = replace(
+        process("scheduler", {}, number=9, standing="stopped"), ended="exit code 1", is_replaced=True, stage="scheduler"
+    )
+    notice = NoticePicture(
+        at_ms=NOW_MS, stage="scheduler", instance=old.instance, name="stopped", text="scheduler: stopped: exit code 1"
+    )
+    shown = text(replace(seen, processes=(*seen.processes, old), notices=(notice,)))
+    assert "beside: scheduler watching, 1 replaced (exit code 1)" in shown
+    assert "scheduler: stopped: exit code 1; another has taken its place" in shown
+
+
+def test_rates_are_over_the_same_steps() -> None:
+    steps = StepsPicture(num=8, per_s=0.6, step_s=1.5, trained_per_s=330)
+    shown = text(replace(picture(), steps=steps))
+    assert "0.6 steps/s (1.5 s each, mean of 8), 380 samples/s made, 330 trained" in shown
 
 
 class Ending(Follower):
