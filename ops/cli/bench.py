@@ -76,7 +76,7 @@ def bench(
     samples per second under each scheduling policy, on fixed workloads, in a simulator and on real stages; about half
     an hour. soak: the demo's work without an end, and what grows: memory, open files, lag. stragglers: steps with and
     without packing the last completions of a batch. swap: how long generation stands still for new weights with 64
-    requests in flight, against the bare load. trace: half a second planted in the engine or in the reward of known
+    requests in flight, against the bare load. trace: half a second planted in the environment or the reward of known
     samples, trained, dropped and failed, and whether `rlweave trace` finds it at that hop; under two minutes. traffic:
     a version to a few hosts alone, beside a checkpoint upload, and beside one that stands back (needs root); about
     three minutes. weights: a version to many hosts on a network of shaped links (needs root), ours beside one source

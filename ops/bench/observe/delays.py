@@ -110,7 +110,7 @@ class Plant:
         """Where a trace is to find it."""
         if self.at == "reward":
             return "is scored by sum"
-        return "is generated, and fails" if self.fate == "failed" else "is generated"
+        return "is generated, and fails" if self.fate == "failed" else "turn 1 is judged"
 
 
 PLANTS = tuple(Plant(fate=fate, at=at) for fate in ("trained", "dropped", "failed") for at in ("generation", "reward"))
