@@ -18,6 +18,7 @@ MOST_DECISIONS = 12
 _BEGUN = re.compile(r"is the newest, in (\d+) waves")
 _WAVE = re.compile(r"wave (\d+) of (\d+):")
 _SKIPS = "are skipped"
+_VERSION = re.compile(r"\b(version|after) (\d+\.\d+)\b")  # shown as `v1.125`, apart from quantities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,11 @@ def _last(rows: Sequence[Decision]) -> list[Decision]:
 def _decision(each: CommandPicture) -> Decision:
     replicas = "" if each.replicas is None else f": {each.replicas}"
     what = f"{each.kind.replace('_', ' ')} to {each.target}{replicas}"
-    return Decision(at_ms=each.at_ms, what=what, why=each.reason, version=each.version)
+    return Decision(at_ms=each.at_ms, what=what, why=_VERSION.sub(r"\1 v\2", each.reason), version=each.version)
 
 
 def _skip(each: CommandPicture) -> Decision:
-    why = each.reason.rpartition("; ")[2]
+    why = _VERSION.sub(r"\1 v\2", each.reason.rpartition("; ")[2])
     return Decision(at_ms=each.at_ms, what="versions skipped before", why=why, version=each.version)
 
 
@@ -65,7 +66,7 @@ def _overtaken(publishes: Sequence[CommandPicture]) -> list[Decision]:
     for each in publishes:
         if each.version != version:
             if version and wave < waves:
-                why = f"version {each.version} was there before wave {wave + 1} of {waves} was let out"
+                why = f"v{each.version} was there before wave {wave + 1} of {waves} was let out"
                 found.append(Decision(at_ms=each.at_ms, what="superseded", why=why, version=version))
             version, wave, waves = each.version, 1, 1
         if (begun := _BEGUN.search(each.reason)) is not None:

@@ -163,7 +163,7 @@ function rounded(low, high, { isFloored }) {
   let last = Math.ceil(high / step - 1e-6) * step;
   if (last - high < 0.05 * (last - first)) last += step * 0.4;
   const all = ticks(first, last);
-  const at = all.length > 5 ? all.filter((_, index) => index % 2 === 0) : all;
+  const at = all.length > 5 ? all.filter((value) => Math.round(value / step) % 2 === 0) : all;
   return { low: isFloored || first > low - step * 0.05 ? first - (isFloored ? 0 : step * 0.1) : first, high: last, at };
 }
 

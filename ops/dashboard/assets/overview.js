@@ -6,11 +6,11 @@ import { labels, noticeText } from "./names.js";
 import { kindOf, said, Weave } from "./weave.js";
 import { glossary, term, terms, whyLost } from "./words.js";
 
-const VERDICTS = ["balanced", "reward", "rollout", "weights", "learner", "prompts", "credit", "nobody", "missing", "scheduler", "starting", "finished", "trouble"];
+const VERDICTS = ["balanced", "reward", "rollout", "weights", "learner", "prompts", "credit", "nobody", "missing", "scheduler", "starting", "finished", "stopped", "trouble"];
 const TITLES = {
   balanced: "Nobody waits much", reward: "A reward is the slow side", rollout: "Generation is the slow side", weights: "Weights come late",
   learner: "The learner is the slow side", prompts: "Prompts run dry", nobody: "Nobody is heard", missing: "A stage is missing",
-  scheduler: "The scheduler is silent", starting: "Starting", finished: "The run has ended",
+  scheduler: "The scheduler is silent", starting: "Starting", stopped: "All processes stopped", finished: "The run has ended",
   credit: "The credit is tight", trouble: "The broker cannot be read",
 };
 const TRAFFIC = /^bytes_per_s\{traffic=(.+)\}$/;
@@ -64,7 +64,7 @@ export class Overview {
   showVerdict(verdict, head) {
     const kind = wordClass(verdict.kind, VERDICTS);
     setClass(this.verdict.box, `card verdict ${kind}`);
-    setText(this.verdict.kicker, `${TITLES[verdict.kind] || words(verdict.kind)}${head.is_live ? "" : `, last heard ${day(head.now_ms)}`}`);
+    setText(this.verdict.kicker, kicker(verdict, head));
     setProse(this.verdict.text, sentence(verdict.text));
     setProse(this.verdict.advice, sentence(verdict.advice));
     this.verdict.advice.hidden = !verdict.advice;
@@ -124,6 +124,13 @@ export class Overview {
     setText(this.shares.title, head.is_live ? "How the last minute went" : "How the time went");
     this.shares.update(shown.filter((process) => Object.keys(process.shares || {}).length).slice(0, 14).map((process) => shareRow(process, labels(processes))), "Coloured as the weave; the figure at the end is the part spent waiting.");
   }
+}
+
+// What is found, since when, and how sure it is.
+function kicker(verdict, head) {
+  const since = verdict.since_ms && head.is_live ? `, since ${clock(verdict.since_ms)}` : "";
+  const sure = verdict.is_provisional ? ", provisional: the learner is hardly past its first step" : "";
+  return `${TITLES[verdict.kind] || words(verdict.kind)}${since}${sure}${head.is_live ? "" : `, last heard ${day(head.now_ms)}`}`;
 }
 
 // Shares of all the time that a process was in phases.
@@ -231,7 +238,7 @@ function tables(run) {
   const lag = new KeyedTable({
     caption: "How far each reader is behind", key: (each) => `${each.group}/${each.topic}`, empty: "The scheduler has not measured any.",
     columns: [
-      { head: "Reader", value: (each) => each.group }, { head: "Topic", value: (each) => each.topic }, { head: "Records", value: (each) => number(each.records), num: true },
+      { head: "Reader", value: (each) => each.group.replace(".", " ") }, { head: "Topic", value: (each) => each.topic }, { head: "Records", value: (each) => number(each.records), num: true },
       { head: "Time", value: (each) => (each.seconds === null ? "–" : duration(each.seconds * 1000)), num: true }, { head: "Steps' worth", value: (each) => number(each.versions, 2), num: true },
       { head: "Grows per s", value: (each) => growth(each.records_per_s), num: true },
     ],
@@ -242,7 +249,8 @@ function tables(run) {
     sections: [
       section("drops-title", "What was not trained", h("p", { class: "row" }, link("", "All of them"), link("list=groups", "All groups")), h("div", { class: "card" }, drops.element)),
       h("div", { class: "two" }, section("commands-title", "Commands and why", terms("credit", "wave"), h("div", { class: "card" }, commands.element, folded.element)), section("notices-title", "Notices", null, h("div", { class: "card" }, notices.element))),
-      h("div", { class: "two" }, section("processes-title", "Processes", terms("lineage", "peer"), h("div", { class: "card" }, processes.element)), section("lag-title", "Lag", null, h("div", { class: "card" }, lag.element))),
+      section("processes-title", "Processes", terms("lineage", "peer"), h("div", { class: "card" }, processes.element)),
+      section("lag-title", "Lag", null, h("div", { class: "card" }, lag.element)),
     ],
     update(parts) {
       if (parts.processes) { processList = parts.processes; called = labels(processList); }

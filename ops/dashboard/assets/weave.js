@@ -1,6 +1,6 @@
 // The run as a cloth: a row per process, its phases as spans, versions and samples as threads across.
 
-import { clock, duration, h, setText, setClass, version, words, KeyedTable, percent } from "./dom.js";
+import { bytes, clock, duration, h, setText, setClass, version, words, KeyedTable, percent } from "./dom.js";
 import { labels, short } from "./names.js";
 import { drawThreads, sampleThreads, versionThreads } from "./threads.js";
 
@@ -56,6 +56,7 @@ export class Weave {
         { head: "Version", value: (each) => version(each.version) },
         { head: "Staged", value: (each) => clock(each.staged_ms) },
         { head: "Published", value: (each) => clock(each.published_ms), },
+        { head: "Size", value: (each) => (each.num_bytes ? `${bytes(each.num_bytes)} ${each.encoding}` : "–"), num: true },
         { head: "Served by", value: (each) => arrivals(each, this.called), class: "wide" },
       ],
       empty: "No version was published yet.",
@@ -284,7 +285,7 @@ function pieces(spans, seen) {
     const [before, last] = [found[found.length - 2], found[found.length - 1]];
     const size = piece.right - piece.left;
     if (last && isNear(last, piece) && (last.tail < 12 || size < 12 || last.phases[piece.phase])) extend(last, piece);
-    else if (before && last.right - last.left <= 1 && piece.left - last.right < 1 && isNear(before, piece, 2) && size > 1 && before.tail > 1) {
+    else if (before && last.right - last.left <= leastOf(last, piece) && piece.left - last.right < 1 && isNear(before, piece, 3) && size > 1 && before.tail > 1) {
       found.pop();
       extend(before, piece);
     } else found.push({ ...piece, tail: size, phases: { [piece.phase]: size } });
@@ -293,6 +294,8 @@ function pieces(spans, seen) {
   return found;
 }
 
+// Weights and checkpoints have threads and bars of their own: a little more of them may lie under the work around them.
+const leastOf = (last, piece) => (["weights", "keep"].includes(last.kind) && piece.kind === "work" ? 2 : 1);
 const longest = (times) => Object.entries(times).reduce((one, two) => (two[1] > one[1] ? two : one))[0];
 const isNear = (one, two, most = 1) => one.kind === two.kind && two.left - one.right < most;
 

@@ -53,19 +53,25 @@ export function glossary() {
 export function showTerms(root = document) {
   const bubble = h("p", { class: "tip word", "aria-hidden": "true", hidden: true });
   root.body.append(bubble);
-  const close = () => { bubble.hidden = true; };
-  const open = (event) => {
-    const word = event.target.closest?.("[data-term]");
-    if (!word) return close();
-    bubble.textContent = TERMS[word.dataset.term] || "";
-    bubble.hidden = false;
+  let word = null; // that is explained now
+  const close = () => { word = null; bubble.hidden = true; };
+  const place = () => {
+    if (!word || !word.isConnected) return close();
     const box = word.getBoundingClientRect();
     bubble.style.left = `${Math.max(8, Math.min(box.left, root.documentElement.clientWidth - bubble.offsetWidth - 8))}px`;
     bubble.style.top = `${box.bottom + 6 + bubble.offsetHeight > window.innerHeight ? box.top - bubble.offsetHeight - 6 : box.bottom + 6}px`;
     return undefined;
   };
+  const open = (event) => {
+    const under = event.target.closest?.("[data-term]");
+    if (!under) return event.type === "pointerover" && word !== root.activeElement ? close() : undefined;
+    word = under;
+    bubble.textContent = TERMS[word.dataset.term] || "";
+    bubble.hidden = false;
+    return place();
+  };
   for (const kind of ["pointerover", "focusin", "click"]) root.addEventListener(kind, open);
   root.addEventListener("focusout", close);
   root.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
-  window.addEventListener("scroll", close, { passive: true });
+  window.addEventListener("scroll", place, { passive: true }); // a focus far away scrolls, too
 }

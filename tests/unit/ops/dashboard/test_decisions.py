@@ -36,13 +36,13 @@ def test_a_version_that_was_overtaken_before_its_last_wave_is_said_and_one_that_
     found = decisions([staged(1, 1), wave(2, 1), staged(3, 2), staged(4, 3), wave(5, 3), staged(6, 4)])
     [_, overtaken] = found["folded"]
     assert (overtaken.what, overtaken.version, overtaken.num, overtaken.at_ms) == ("superseded", "1.2", 1, 4)
-    assert overtaken.why == "version 1.3 was there before wave 2 of 2 was let out"
+    assert overtaken.why == "v1.3 was there before wave 2 of 2 was let out"
 
 
 def test_skipped_versions_are_told_with_the_last_version_that_went_out() -> None:
     found = decisions([staged(1, 1), wave(2, 1), staged(3, 4, more="; after 1.1, those in between are skipped")])
     [_, skipped] = found["folded"]
-    assert (skipped.version, skipped.why) == ("1.4", "after 1.1, those in between are skipped")
+    assert (skipped.version, skipped.why) == ("1.4", "after v1.1, those in between are skipped")
 
 
 def test_no_command_is_no_row() -> None:
