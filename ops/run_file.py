@@ -189,7 +189,8 @@ def load_saved(path: Path, *, overrides: Sequence[str] = ()) -> RunFile:
         values = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise SettingsError(
-            f"settings of the run in {path} cannot be read: {error}", hint="`rlweave runs list` shows the runs here"
+            f"settings of the run in {path} cannot be read: {error}",
+            hint="`rlweave runs list` shows the runs here; one that is just starting has them a moment later",
         ) from error
     for override in overrides:
         _apply(values, override)

@@ -10,6 +10,7 @@ from schemas.errors import (
     Fenced,
     LeaseHeld,
     LogUnavailable,
+    ModelUnusable,
     NoProgress,
     PluginError,
     RanksDiverged,
@@ -24,7 +25,7 @@ class ExitCode(IntEnum):
 
     OK = 0  # finished, or stopped in order
     ERROR = 1  # a named error that none of the codes below describes
-    USAGE = 2  # settings, arguments, plug-ins or checkpoints are wrong: a restart does not help
+    USAGE = 2  # settings, arguments, plug-ins, models or checkpoints are wrong: a restart does not help
     REFUSED = 3  # another process holds this run
     UNAVAILABLE = 4  # Kafka or Redis does not answer
     FENCED = 5  # a newer process of the same role took over
@@ -50,6 +51,7 @@ _CODES: tuple[tuple[type[RlweaveError], ExitCode], ...] = (
     (SettingsError, ExitCode.USAGE),
     (PluginError, ExitCode.USAGE),
     (CheckpointError, ExitCode.USAGE),
+    (ModelUnusable, ExitCode.USAGE),
     (LeaseHeld, ExitCode.REFUSED),
     (AccessDenied, ExitCode.DENIED),
     (RedisRefused, ExitCode.DENIED),

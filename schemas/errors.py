@@ -108,6 +108,10 @@ class EngineError(RlweaveError):
     """An inference engine cannot serve: the model directory, a request, or a swap is at fault."""
 
 
+class ModelUnusable(EngineError):
+    """A model cannot be used here: its directory is none, lacks something, or there is no such device or dtype."""
+
+
 class NoProgress(RlweaveError):
     """An upstream stage stayed silent beyond the limit; the message names it."""
 

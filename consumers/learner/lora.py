@@ -12,6 +12,7 @@ Failure: `SettingsError` for layers that are not there, are not linear, or share
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from blake3 import blake3
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from consumers.learner.lora_settings import ALL_LINEAR, LoraSettings
-from pipeline.engines.model_dir import named_state
+from pipeline.engines.model_dir import model_outline, named_state
 from pipeline.weights.adapters import LORA_A, LORA_B, BaseModel
 from pipeline.weights.scale import Scale
 from schemas.errors import SettingsError
@@ -67,6 +68,16 @@ def attach(model: nn.Module, settings: LoraSettings, *, seed: int) -> None:
         setattr(model.get_submodule(parent), own, LoraLinear(linear, settings.scale, generator=generator))
 
 
+def check_targets(path: Path, settings: LoraSettings) -> None:
+    """See that the model of a directory has the layers that are named; no weights are read.
+
+    Raises:
+        SettingsError: see the module.
+        ModelUnusable: the directory describes no model.
+    """
+    _targets(model_outline(path), settings)
+
+
 def trained_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What training changes, as `named_state` gives it: the adapters of a model that has some, else all of it."""
     own, ties = named_state(model)
@@ -109,22 +120,22 @@ def _targets(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Linear]:
     """The layers that get adapters, by name."""
     linear = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     wanted = settings.target_modules
+    _, ties = named_state(model)
+    shared = {*ties, *ties.values()}
     if wanted == ALL_LINEAR:
         found = {name: module for name, module in linear.items() if name.rpartition(".")[2] not in _HEADS}
     else:
-        last_names = {name.rpartition(".")[2] for name in linear}
-        unknown = sorted(set(wanted) - last_names)
+        unknown = sorted(set(wanted) - {name.rpartition(".")[2] for name in linear})
         if unknown:
+            usual = {name.rpartition(".")[2] for name in linear if f"{name}.weight" not in shared}
             raise SettingsError(
                 f"learner.lora.target_modules: the model has no linear layer named {', '.join(unknown)}; "
-                f"it has {', '.join(sorted(last_names))}",
+                f"it has {', '.join(sorted(usual - set(_HEADS))) or 'none that could be named'}",
                 hint=f'name some of these, or "{ALL_LINEAR}"',
             )
         found = {name: module for name, module in linear.items() if name.rpartition(".")[2] in wanted}
     if not found:
         raise SettingsError("[learner.lora]: the model has no plain linear layers, so there is nothing to adapt")
-    _, ties = named_state(model)
-    shared = {*ties, *ties.values()}
     for name in found:
         if f"{name}.weight" in shared:
             raise SettingsError(

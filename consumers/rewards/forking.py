@@ -23,7 +23,8 @@ from pipeline.credentials import public_environment
 from pipeline.priority import session_nice
 from schemas.errors import PluginError
 
-_ANSWER_S = 60.0  # at its start it has to import first
+_START_S = 60.0  # it has to import first
+_ANSWER_S = 15.0  # later; one that is stopped must not keep a stage that is to stop, in its time for that
 _REAP_S = 5.0
 _MOST_BYTES = 64
 _LEFT_S = 1.0  # for processes of a server that died to be gone, too
@@ -105,9 +106,16 @@ class ForkServer:
 
     def _ask(self, what: bytes, *, fds: list[int] | None = None) -> bytes:
         control = self._control if self._control is not None else self._start()
-        socket.send_fds(control, [what], fds if fds is not None else [])
-        if not (said := control.recv(_MOST_BYTES)):
+        try:
+            socket.send_fds(control, [what], fds if fds is not None else [])
+            said = control.recv(_MOST_BYTES)
+        except TimeoutError:
+            if self._process is not None:
+                self._process.kill()  # it would not hear that it is to end
+            raise
+        if not said:
             raise ConnectionResetError("the process that forks others has ended")
+        control.settimeout(_ANSWER_S)
         return said
 
     def _start(self) -> socket.socket:
@@ -122,7 +130,7 @@ class ForkServer:
                 env=public_environment() | {"PYTHONPATH": paths},
                 start_new_session=True,
             )
-        ours.settimeout(_ANSWER_S)
+        ours.settimeout(_START_S)
         self._control = ours
         self._num_servers += 1
         return ours

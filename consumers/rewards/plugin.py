@@ -75,6 +75,15 @@ def _scorer_of(made: object, *, spec: str, version: str) -> Scorer:
     return _single(single, version=version)
 
 
+def version_with_options(version: str, options: Mapping[str, object]) -> str:
+    """What records call a plug-in's version: with options, a digest of them is added, so that two sets can be told
+    apart; without any it is the version alone, as in records of older releases."""
+    if not options:
+        return version
+    said = json.dumps(dict(options), sort_keys=True)
+    return f"{version}+opt-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
 def fingerprint(name: str, settings: RewardSettings, *, version: str) -> str:
     """What must be equal among the members of one consumer group: 16 hex digits."""
     said = [name, settings.plugin, version, settings.options, settings.weight]
@@ -157,7 +166,7 @@ def _max_workers(made: object, *, spec: str) -> int | None:
 
 def _version_of(found: object, made: object) -> str:
     """The version the plug-in states, else a digest of its source, so that an edit shows in the records."""
-    stated: object = getattr(made, "version", None)
+    stated: object = getattr(made, "version", getattr(found, "version", None))  # a function's, behind its options, too
     if stated is not None and not callable(stated):
         return str(stated)[:64]
     target = found if inspect.isclass(found) or inspect.isfunction(found) else type(found)

@@ -53,9 +53,9 @@ class Rescored:
         """For people."""
         num = self.num_values + self.num_failed
         failed = f", {self.num_failed} of them failures" if self.num_failed else ""
-        rate = f" in {self.took_s:.1f} s: {self.samples_per_s:,.0f} samples/s" if num else ""
+        rate = f" in {self.took_s:.1f} s: {self.samples_per_s:,.0f} samples/s" if num and self.took_s > 0 else ""
         left = f"; {self.num_left} records are left" if self.num_left else "; all of the log is scored"
-        return f"reward {name}: {num} samples scored{failed}{rate}{left}"
+        return f"reward {name}: {num} samples scored{rate}{failed}{left}"
 
 
 class RescoreStage(RewardStage):
@@ -81,7 +81,6 @@ class RescoreStage(RewardStage):
         self._said_s = self._settled_s = context.clock.monotonic()
         self._held: list[Scored] = []
         self._crowd = Crowd(self._said_s)
-        self._num_scored = 0
 
     @property
     def finished(self) -> bool:
@@ -102,23 +101,21 @@ class RescoreStage(RewardStage):
         """
         before_s = self._context.clock.monotonic()
         super().turn()
+        if self._began_s is None and (self._queue.num_in_flight > 0 or sum(self.num_scored) > 0):
+            self._began_s = before_s
         self._check_breaker()
         now_s = self._context.clock.monotonic()
         if pause_s := self._crowd.pause_s(now_s):
             self._context.stop.wait(pause_s)
             self._context.metrics.count("rescore_paused_s", pause_s)
-        num_scored = sum(self.num_scored)
-        if self._began_s is None and (self._queue.num_in_flight > 0 or num_scored > 0):
-            self._began_s = before_s
-        if num_scored != self._num_scored:
-            self._num_scored, self._ended_s = num_scored, now_s
         if now_s >= self._look_s + LOOK_S and self._queue.num_in_flight == 0:
             self._look_s = now_s
             self._queue.commit()
             self._is_done = self._num_left() == 0
         if now_s >= self._said_s + SAY_S:
             self._said_s = now_s
-            _log.info("reward %s: %d samples scored, %d records are left", self._name, num_scored, self._num_left())
+            num_scored, num_left = sum(self.num_scored), self._num_left()
+            _log.info("reward %s: %d samples scored, %d records are left", self._name, num_scored, num_left)
 
     def stop(self, *, deadline: Deadline) -> None:
         """As of `RewardStage`; says what was done."""
@@ -167,6 +164,8 @@ class RescoreStage(RewardStage):
         if commit_now or len(self._held) >= LUMP or now_s >= self._settled_s + LUMP_S:
             held, self._held, self._settled_s = self._held, [], now_s
             super()._settle(held, commit_now=commit_now)
+            if held:
+                self._ended_s = self._context.clock.monotonic()
 
     def _group_of(self, fingerprint: str) -> str:
         group = super()._group_of(fingerprint)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from consumers.rewards import claim
 from consumers.rewards.breaker import BreakerState
 from consumers.rewards.opening import open_plugin
-from consumers.rewards.plugin import fingerprint
+from consumers.rewards.plugin import fingerprint, version_with_options
 from consumers.rewards.pool import Taken
 from consumers.rewards.scoring import Scored, Scoring
 from consumers.rewards.settings import RewardSettings, check_reward_name, group_id
@@ -57,7 +57,7 @@ class RewardStage:
         self._most_in_flight = settings.max_in_flight
         self._num_values = self._num_failed = 0
         self._topic = SHADOW_REWARDS if settings.is_shadow else REWARDS
-        self._version = ""  # of the plug-in
+        self._version = ""  # of the plug-in, as records have it
         self._fingerprint = ""
         self._scoring: Scoring | None = None
         self._queue: WorkQueue
@@ -78,7 +78,7 @@ class RewardStage:
         opened = open_plugin(settings, is_stopped=lambda: context.stop.requested, on_lost=self._watch.lost_process)
         if opened is None:  # told to stop
             return
-        self._version = opened.version
+        self._version = version_with_options(opened.version, settings.options)
         self._fingerprint = fingerprint(self._name, settings, version=opened.version)
         self._group = self._group_of(self._fingerprint)
         try:

@@ -4,7 +4,7 @@ Role: one measurement at a time, on a thread that ends with it.
 Data in and out: consumer groups and topics in; records behind per (group, topic) out.
 Invariants: unknown is None: an error, a partition without a commit, an answer older than allowed. A sum with one
 unknown part is unknown.
-Failure: none; errors are logged and make the lag unknown.
+Failure: none; errors are logged, once per cause, and make the lag unknown.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from schemas.errors import LogError
 from topics.catalog import Topic
 from topics.clock import Clock
 from topics.log import Admin, PartitionLag
+from topics.told import Told
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class LagWatch:
         self._clock = clock
         self._interval_s = interval_s
         self._max_age_s = max_age_s
+        self._told = Told(_log)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._asked_s: float | None = None
@@ -51,8 +53,10 @@ class LagWatch:
         for group, topic in wanted:
             try:
                 found: list[PartitionLag] = self._admin.lag(group, [topic])
+                self._told.works(group)
             except LogError as error:
-                _log.warning("the lag of %s on %s is unknown: %s", group, topic.name, error.message)
+                text = f"the lag of {group} on {topic.name} is unknown: {error.message}"
+                self._told.warn(group, type(error).__name__, text=text)
                 found = []
             with self._lock:
                 self._latest[group, topic.name] = (self._clock.monotonic(), total(found))

@@ -39,7 +39,7 @@ from topics.catalog import COMMANDS, EVENTS, LEDGER, PROMPTS, SAMPLES, WEIGHTS, 
 from topics.clock import Deadline
 from topics.log import Envelope, Reader, ReaderSettings, TopicPartition, Writer, WriterSettings
 
-_WRITE_S = 10.0  # longest wait for the commands of one decision
+_WRITE_S = 20.0  # longest wait for the commands of one decision: a slow broker is cheaper than another start
 _MAX_RECORDS = 500  # of one poll
 _IDLE_POLL_S = 0.05
 NO_TOPOLOGY = TopologySettings()

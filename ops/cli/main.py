@@ -27,7 +27,7 @@ COMMANDS = {
     "runs": ("ops.cli.runs:runs", "List, resume and delete runs."),
     "replay": ("ops.cli.replay:replay", "Read records back from any topic."),
     "rewards": ("ops.cli.rewards:rewards", "Compare what two rewards said."),
-    "new": ("ops.cli.new:new", "Write the first files of a reward of your own."),
+    "new": ("ops.cli.new:new", "Write the first files of a reward or an environment of your own."),
     "audit": ("ops.cli.audit:audit", "Prove from the topics that every sample has one outcome."),
     "token": ("ops.cli.token:token", "Make the secret that the hosts of a run share."),
     "retrain": ("ops.cli.retrain:retrain", "Train again what a run trained, and compare."),

@@ -80,6 +80,7 @@ def up(
     from ops.made_with import check_made_with
     from ops.named_checks import check_named, context_warnings
     from ops.phases import PhaseProgress, check_phases, effective
+    from ops.prompt_checks import unknown_text_warnings
     from ops.run_checks import check_run
     from ops.run_file import load_run_file
 
@@ -91,6 +92,8 @@ def up(
         check_named(run_file, stages=stages)
         for phase in run_file.phases:
             check_named(effective(run_file, phase, progress=PhaseProgress(name=phase.name)), stages=stages)
+        for warning in unknown_text_warnings(run_file, stages=stages):
+            click.echo(f"warning: {warning}", err=True)
         changed = check_made_with(run_file, in_phase=bool(run_file.phases))
         if changed:
             click.echo(f"note: {changed}", err=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ops.services import jars, programs
 
-_MIN_FREE_BYTES = 2 * 2**30  # a laptop-sized run keeps about 1 GiB of topics
+_MIN_FREE_BYTES = 4 * 2**30  # a laptop-sized run keeps about 1 GiB of topics, and its checkpoints and versions
+_PACKAGES_BYTES = 7 * 2**30  # of a whole set-up: torch alone is more than half of it
 _OPTIONAL_PACKAGES = (
     ("torch", "torch"),
     ("transformers", "torch"),
@@ -120,8 +121,11 @@ def _writable(what: str, directory: Path) -> Finding:
 
 def _free_disk(directory: Path) -> Finding:
     free_bytes = shutil.disk_usage(_nearest(directory)).free
-    ok = free_bytes >= _MIN_FREE_BYTES
-    what = f"free disk >= {_MIN_FREE_BYTES / 2**30:g} GiB (topics)"
+    is_set_up = _package("torch", hint="").ok
+    needed_bytes = _MIN_FREE_BYTES + (0 if is_set_up else _PACKAGES_BYTES)
+    ok = free_bytes >= needed_bytes
+    kept = "topics, checkpoints" if is_set_up else "topics, checkpoints, packages still to be installed"
+    what = f"free disk >= {needed_bytes / 2**30:g} GiB ({kept})"
     hint = "" if ok else "free some space, or put the state directory on another disk with --state-dir"
     return Finding(ok=ok, what=what, found=f"{free_bytes / 2**30:.1f} GiB", hint=hint)
 

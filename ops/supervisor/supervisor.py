@@ -212,6 +212,8 @@ class Supervisor:
             deadline = Deadline.after(self._ends.grace_s, clock=self._clock)  # one that hangs takes no time from others
             slots = [kept.slot for kept in self._kept if kept.slot.program.stage in stages]
             for slot in slots:
+                if drain:
+                    self._tell_gone(slot)
                 slot.ask_to_stop()
             for slot in slots:
                 code = slot.wait_stopped(deadline=deadline)
@@ -219,6 +221,13 @@ class Supervisor:
                     self._on_exit(slot.program.stage, slot.pids[-1])
                 if code not in (None, 0):
                     self._on_event(f"{slot.program.name} stopped with code {code}; see {slot.program.log_file}")
+
+    def _tell_gone(self, slot: Slot) -> None:
+        """Name a process that ended by itself when the learner was done: nothing was left for it to do."""
+        code = self._poll(slot)
+        if code:
+            how = slot.how_it_ended(code)
+            self._on_event(f"{slot.program.name} ended with {how}; not started again, as the run is over")
 
     def _wait_drained(self) -> None:
         deadline = Deadline.after(self._settings.drain_s, clock=self._clock)

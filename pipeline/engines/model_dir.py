@@ -4,7 +4,7 @@ Role: the one adapter over the loaders of transformers.
 Data in: the path of a `transformers` causal LM directory with safetensors weights.
 Data out: the model, its tokenizer, its weights under canonical names.
 Invariants: nothing is downloaded, no code of the directory is run, no pickle is read, no weight is left random.
-Failure: `EngineError` that names the path, what is missing and what to do.
+Failure: `ModelUnusable` that names the path, what is missing and what to do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Protocol, cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from schemas.errors import EngineError
+from schemas.errors import EngineError, ModelUnusable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
@@ -75,7 +75,8 @@ def load_model(path: Path, *, device: str, dtype: str) -> PreTrainedModel:
         dtype: a key of `DTYPES`.
 
     Raises:
-        EngineError: absent or not a model, weights missing or of another shape, no such device or dtype.
+        ModelUnusable: absent or not a model, weights missing or of another shape, no such device or dtype.
+        EngineError: its files cannot be read.
     """
     _check_directory(path)
     where = Loading(device=parse_device(device), dtype=parse_dtype(dtype), what="causal language model")
@@ -86,7 +87,8 @@ def load_whole(load: Callable[..., object], path: Path, *, where: Loading) -> Pr
     """Load a model with all its tensors, from safetensors and without code of its own, in eval mode.
 
     Raises:
-        EngineError: not such a model, or tensors are missing or of another shape.
+        ModelUnusable: not such a model, or tensors are missing or of another shape.
+        EngineError: its files cannot be read.
     """
     with quiet_transformers():
         try:
@@ -99,14 +101,16 @@ def load_whole(load: Callable[..., object], path: Path, *, where: Loading) -> Pr
                 output_loading_info=True,
             )
         except LOADER_ERRORS as error:
-            raise EngineError(
+            # a disk that does not answer may do so later; transformers' own OSErrors have no number
+            kind = EngineError if isinstance(error, OSError) and error.errno is not None else ModelUnusable
+            raise kind(
                 f"no {where.what} can be loaded from {path}: {error}",
                 hint="give a directory written by save_pretrained, with safetensors weights and no code of its own",
             ) from error
     model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
     absent = sorted(info["missing_keys"])
     if absent:
-        raise EngineError(
+        raise ModelUnusable(
             f"{path} lacks {len(absent)} of the model's tensors, {absent[0]} among them; they would be random",
             hint=where.hint,
         )
@@ -115,23 +119,45 @@ def load_whole(load: Callable[..., object], path: Path, *, where: Loading) -> Pr
     return on_device
 
 
+def model_outline(path: Path, *, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The model that a directory describes, on the meta device: names, shapes and ties, and no weights.
+
+    Args:
+        dtype: of the parameters; None: as config.json says.
+
+    Raises:
+        ModelUnusable: it describes no causal LM, or one with code of its own.
+    """
+    construct = cast("Callable[..., PreTrainedModel]", AutoModelForCausalLM.from_config)
+    with quiet_transformers():
+        try:
+            config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            with torch.device("meta"):
+                return construct(config, dtype=dtype, trust_remote_code=False)
+        except LOADER_ERRORS as error:
+            raise ModelUnusable(
+                f"no causal language model is described in {path}: {error}",
+                hint="give a directory written by save_pretrained, without code of its own",
+            ) from error
+
+
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model directory.
 
     Raises:
-        EngineError: the directory or the tokenizer is absent or unreadable.
+        ModelUnusable: the directory or the tokenizer is absent or unreadable.
     """
     _check_directory(path)
     hint = "save the tokenizer into the model directory (tokenizer.save_pretrained)"
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise EngineError(f"{path} has no tokenizer; looked for {', '.join(TOKENIZER_FILES)}", hint=hint)
+        raise ModelUnusable(f"{path} has no tokenizer; looked for {', '.join(TOKENIZER_FILES)}", hint=hint)
     with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except LOADER_ERRORS as error:
-            raise EngineError(f"the tokenizer in {path} cannot be loaded: {error}", hint=hint) from error
+            raise ModelUnusable(f"the tokenizer in {path} cannot be loaded: {error}", hint=hint) from error
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise EngineError(f"{path} gives {type(tokenizer).__name__}, which is no tokenizer", hint=hint)
+        raise ModelUnusable(f"{path} gives {type(tokenizer).__name__}, which is no tokenizer", hint=hint)
     return tokenizer
 
 
@@ -156,35 +182,35 @@ def named_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def parse_dtype(name: str) -> torch.dtype:
-    """Raises: EngineError: not one of `DTYPES`."""
+    """Raises: ModelUnusable: not one of `DTYPES`."""
     if name not in DTYPES:
-        raise EngineError(f"dtype {name!r} is not known; allowed are {', '.join(DTYPES)}")
+        raise ModelUnusable(f"dtype {name!r} is not known; allowed are {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
 def parse_device(name: str) -> torch.device:
-    """Raises: EngineError: not a device name, or no such device on this machine."""
+    """Raises: ModelUnusable: not a device name, or no such device on this machine."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise EngineError(f"{name!r} is no device; allowed are cpu, cuda and cuda:<n>") from error
+        raise ModelUnusable(f"{name!r} is no device; allowed are cpu, cuda and cuda:<n>") from error
     if device.type not in ("cpu", "cuda"):
-        raise EngineError(f"device {name!r} is not supported; allowed are cpu, cuda and cuda:<n>")
+        raise ModelUnusable(f"device {name!r} is not supported; allowed are cpu, cuda and cuda:<n>")
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and (device.index if device.index is not None else 0) >= num_gpus:
-        raise EngineError(f"device {name!r} was asked for and torch sees {num_gpus} GPUs", hint="use device cpu")
+        raise ModelUnusable(f"device {name!r} was asked for and torch sees {num_gpus} GPUs", hint="use device cpu")
     return device
 
 
 def _check_directory(path: Path) -> None:
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
-        raise EngineError(
+        raise ModelUnusable(
             f"model directory {path} {what}",
             hint="give the path of a local model directory; models are never downloaded",
         )
     if not (path / "config.json").is_file():
-        raise EngineError(
+        raise ModelUnusable(
             f"{path} has no config.json, so it is not a model directory",
             hint="give a directory written by save_pretrained",
         )

@@ -27,6 +27,7 @@ from topics.kafka.ids import ask_known_ids
 from topics.kafka.offsets import REQUEST_TIMEOUT_S, AdminHandle, BrokerOffsets, num_copies
 from topics.lag import partition_lag
 from topics.log import PartitionLag
+from topics.told import Told
 
 _READY_LIMIT_S = 30.0
 _LATEST = "message.timestamp.after.max.ms"  # by default a broker refuses what hosts with a fast clock write
@@ -46,6 +47,7 @@ class KafkaAdmin:
         self._handle = handle
         self._copies = replication_factor
         self._offsets = BrokerOffsets(handle)
+        self._told = Told(_log)
         self._by_full_name = {full_name(self._run, topic): topic for topic in CATALOG}
 
     def ensure_topics(self) -> list[str]:
@@ -93,7 +95,7 @@ class KafkaAdmin:
         return {self._by_full_name[name].name: topic_id for name, topic_id in ids.items()}
 
     def lag(self, group: str, topics: Sequence[Topic]) -> list[PartitionLag]:
-        """How far `group` is behind; everything the broker does not tell is None."""
+        """How far `group` is behind; everything the broker does not tell is None, and why is logged once."""
         places = [
             (full_name(self._run, topic), partition)
             for topic in topics
@@ -102,8 +104,10 @@ class KafkaAdmin:
         try:
             committed = self._offsets.committed(group, places)
             ranges = self._offsets.ranges(places)
-        except KafkaException as error:
-            _log.warning("lag of %s is unknown: %s", group, cause_of(error))
+            self._told.works(group)
+        except KafkaException as exception:
+            error = cause_of(exception)
+            self._told.warn(group, error.name(), text=f"lag of {group} is unknown: {error}")
             committed, ranges = {}, {}
         return [
             partition_lag(

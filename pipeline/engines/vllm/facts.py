@@ -8,20 +8,26 @@ Failure: `EngineError` for a directory at fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.engines.endings import Endings, eos_token_ids
 from pipeline.engines.limits import context_tokens, embedding_rows
-from pipeline.engines.model_dir import LOADER_ERRORS, load_tokenizer, named_state, parse_dtype, quiet_transformers
+from pipeline.engines.model_dir import (
+    LOADER_ERRORS,
+    load_tokenizer,
+    model_outline,
+    named_state,
+    parse_dtype,
+    quiet_transformers,
+)
 from pipeline.engines.settings import TorchEngineSettings
-from schemas.errors import EngineError
+from schemas.errors import ModelUnusable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +65,11 @@ def read_facts(path: Path, *, dtype: str, max_context_tokens: int | None) -> Mod
 
 
 def _skeleton(path: Path, *, dtype: torch.dtype) -> PreTrainedModel:
-    construct = cast("Callable[..., PreTrainedModel]", AutoModelForCausalLM.from_config)
-    with quiet_transformers():
-        try:
-            config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-            with torch.device("meta"):
-                model = construct(config, dtype=dtype, trust_remote_code=False)
-            if (path / "generation_config.json").is_file():
+    model = model_outline(path, dtype=dtype)
+    if (path / "generation_config.json").is_file():
+        with quiet_transformers():
+            try:
                 model.generation_config = GenerationConfig.from_pretrained(path, local_files_only=True)
-        except LOADER_ERRORS as error:
-            raise EngineError(
-                f"no causal language model is described in {path}: {error}",
-                hint="give a directory written by save_pretrained, without code of its own",
-            ) from error
+            except LOADER_ERRORS as error:
+                raise ModelUnusable(f"generation_config.json in {path} cannot be read: {error}") from error
     return model

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from ops.cli.main import cli
 from ops.named_checks import launcher_role, teller_role
+from pipeline.engines.tiny import make_tiny_model
 from schemas.errors import RlweaveError
 from tests.unit.ops.test_run_file import MINIMAL
 from topics.access import STAGES, grants
@@ -58,6 +59,9 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
         (["learner.advantage=broken.py:engine"], ["'broken.py:engine'", "is a int, not a function"]),
         (["learner.algorithm=dpo", "learner.loss.minibatches=2"], ["best and the worst member", "minibatches = 1"]),
         (["reference.path=nowhere"], ["reference.path = nowhere has no config.json"]),
+        (["model.device=gpu"], ["model.device: 'gpu' is no device", "cpu, cuda and cuda:<n>"]),
+        (["model.device=cuda:99"], ["model.device: device 'cuda:99' was asked for", "use device cpu"]),
+        (["reference.device=cuda:99"], ["reference.device: device 'cuda:99' was asked for"]),
         (["environment.plugin=gues"], ["no plug-in 'gues'", "rlweave.environments", "built in: calculator, guess"]),
         (["environment.plugin=guess", "environment.options.high=-1"], ["refuses its options", "there is none"]),
         (["run.dir=run.toml"], ["run.dir: run.toml/little cannot be written", "is a file, not a folder"]),
@@ -134,3 +138,34 @@ def test_more_tokens_than_the_context_holds_are_a_warning(desk: Path) -> None:
     assert said.exit_code == 0
     assert "warning: prompts.max_tokens = 32 is not below the context of model, 32 tokens" in said.output
     assert "context" not in CliRunner().invoke(cli, [*arguments, "--set", "prompts.max_tokens=31"]).output
+
+
+@pytest.fixture
+def little_model(desk: Path) -> Path:
+    """The folder that the run file names holds a model."""
+    make_tiny_model(desk / "model", seed=0)
+    return desk / "model"
+
+
+def test_layers_for_adapters_are_looked_for_in_the_model(little_model: Path) -> None:
+    assert refusal("learner.lora.rank=2", "learner.lora.target_modules=['q_proj']") == ""
+    said = refusal("learner.lora.rank=2", "learner.lora.target_modules=['c_attn']")
+    assert "no linear layer named c_attn; it has down_proj, " in said
+    assert "lm_head" not in said  # it is tied, so naming it would be refused, too
+    assert "shares its weight" in refusal("learner.lora.rank=2", "learner.lora.target_modules=['lm_head']")
+    assert refusal("learner.lora.rank=2", "learner.lora.target_modules=['c_attn']", only="rollout") == ""
+
+
+def warned(*, only: str | None = None) -> str:
+    arguments = ["up", "--config", "run.toml", "--check", *(["--only", only] if only else [])]
+    said = CliRunner().invoke(cli, arguments)
+    assert said.exit_code == 0, said.output
+    return said.stderr
+
+
+def test_prompts_with_characters_that_the_tokenizer_lacks_are_warned_of(little_model: Path) -> None:
+    assert "no token" not in warned()
+    Path("tasks.jsonl").write_text(TASK + '{"question": "2 \u00d7 3", "answer": "6"}\n')
+    assert "prompts.source: the tokenizer of model has no token for parts of 1 of the first 2 prompts" in warned()
+    assert "for example of '\u00d7' in '2 \u00d7 3'" in warned()
+    assert "no token" not in warned(only="learner")

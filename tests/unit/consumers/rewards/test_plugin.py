@@ -54,6 +54,13 @@ def test_a_file_of_ten_lines(tmp_path: Path) -> None:
     assert load(f"{file}:score").version != before
 
 
+def test_a_function_states_its_version_with_options_and_without(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def score(sample, *, factor=1.0):\n    return factor\nscore.version = '2'\n")
+    assert load(f"{file}:score").version == "2"
+    assert load(f"{file}:score", factor=2.0).version == "2"
+
+
 @pytest.mark.parametrize(
     ("plugin", "options"),
     [("length", {"speed": 1}), ("Batched", {"speed": 1}), ("make", {}), ("make", {"wanted": "x", "speed": 1})],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,6 +133,20 @@ def test_scoring_goes_on_when_the_process_that_forks_others_is_killed(rig: Rig) 
     server.wait(10)
     write_samples(rig.log, (sample(group) for group in range(50, 100)))
     score(rig, 100, stage)
+
+
+def test_a_process_that_forks_others_and_is_stopped_keeps_no_stage(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumers.rewards.forking._ANSWER_S", 0.3)
+    write_samples(rig.log, [sample(0)])
+    stage = rig.stage(plugin=f"{APART}:pid", isolation="process", num_workers=1)
+    score(rig, 1, stage)
+    server = pool_of(stage)._server._process
+    assert server is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    deadline = Deadline.after(20)
+    stage.stop(deadline=deadline)
+    assert not deadline.expired
+    assert server.poll() == -signal.SIGKILL
 
 
 def test_what_scorers_started_ends_with_the_process_that_forked_them(

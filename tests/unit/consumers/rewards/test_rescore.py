@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from consumers.rewards.rescore import RescoreStage
-from consumers.rewards.settings import RewardSettings
+from consumers.rewards.settings import OptionValue, RewardSettings
 from schemas.errors import PluginError, SettingsError
 from tests.unit.consumers.rewards.helpers import HERE, Rig, rewards_of, sample, turn_until, write_samples
 from topics.catalog import REWARDS, SHADOW_REWARDS
@@ -19,15 +21,17 @@ def rig() -> Rig:
     return Rig()
 
 
-def past(rig: Rig, plugin: str, *, name: str = "new") -> RescoreStage:
-    settings = RewardSettings(plugin=plugin, weight=0.0, isolation="thread")
+def past(
+    rig: Rig, plugin: str, *, name: str = "new", options: Mapping[str, OptionValue] = MappingProxyType({})
+) -> RescoreStage:
+    settings = RewardSettings(plugin=plugin, weight=0.0, isolation="thread", options=dict(options))
     stage = RescoreStage(rig.context(), name=name, settings=settings)
     stage.start(deadline=Deadline.after(10))
     return stage
 
 
-def to_its_end(rig: Rig, plugin: str) -> RescoreStage:
-    stage = past(rig, plugin)
+def to_its_end(rig: Rig, plugin: str, *, options: Mapping[str, OptionValue] = MappingProxyType({})) -> RescoreStage:
+    stage = past(rig, plugin, options=options)
     turn_until(stage, lambda: stage.finished)
     stage.stop(deadline=Deadline.after(5))
     return stage
@@ -40,8 +44,8 @@ def test_all_that_is_there_is_scored_as_shadow_and_it_ends(rig: Rig) -> None:
     assert {one.group for one in scored} == set(range(100)) - {3}
     assert [one.group for one in scored if one.value is None] == [13], "a failure is no number"
     assert rewards_of(rig.log, REWARDS) == []
-    assert stage.report().startswith("reward new: 99 samples scored, 1 of them failures in ")
-    assert stage.report().endswith("samples/s; all of the log is scored")
+    assert stage.report().startswith("reward new: 99 samples scored in ")
+    assert stage.report().endswith("samples/s, 1 of them failures; all of the log is scored")
     (event,) = rig.events("rescored")
     assert event.gauges["num_samples"] == 99
 
@@ -79,3 +83,17 @@ def test_a_scorer_that_fails_for_most_ends_with_an_error_that_says_why(rig: Rig)
         turn_until(stage, lambda: stage.finished)
     stage.stop(deadline=Deadline.after(5))
     assert all(one.value is None for one in rewards_of(rig.log, SHADOW_REWARDS))
+    result = stage.result()
+    assert result.num_failed > 0
+    assert result.took_s > 0, "a rate of 0 samples/s would be said"
+
+
+def test_two_sets_of_options_are_told_apart_in_what_is_written(rig: Rig) -> None:
+    write_samples(rig.log, [sample(0)])
+    to_its_end(rig, "exact_match")
+    to_its_end(rig, "exact_match", options={"ignore_case": True})
+    to_its_end(rig, "exact_match", options={"ignore_case": False})
+    plain, *others = [one.plugin_version for one in rewards_of(rig.log, SHADOW_REWARDS)]
+    assert plain == "1"
+    assert len(set(others)) == 2
+    assert all(version.startswith("1+opt-") for version in others)

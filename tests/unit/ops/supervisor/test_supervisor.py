@@ -204,6 +204,33 @@ def test_a_process_that_does_not_stop_is_killed_when_the_grace_is_over(world: Wo
     assert "rollout stopped with code -9" in "".join(world.said)
 
 
+@dataclass
+class EndsAfter(Ends):
+    """Drained once a process of the supervisor has ended, which nobody has looked at yet."""
+
+    supervisor: Supervisor | None = None
+
+    def is_drained(self) -> bool:
+        assert self.supervisor is not None
+        (pid,) = self.supervisor.pids["scheduler"]
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def test_a_scheduler_that_ends_by_itself_after_the_learner_is_told_with_its_reason(world: World) -> None:
+    prompts = world.add("prompts", STAYS)
+    wait = "while not path.exists() or path.read_text() != 'stopped': time.sleep(0.02)"
+    fail = "print('error: the broker did not answer', flush=True)\nsys.exit(1)"
+    world.add("scheduler", f"import pathlib, sys, time\npath = pathlib.Path({str(prompts)!r})\n{wait}\n{fail}")
+    world.add("learner", FOLLOWS, 0, prompts)
+    ends = EndsAfter()
+    world.ends = ends
+    ends.supervisor = world.supervisor(drain_s=60.0)
+    assert ends.supervisor.run() == 0
+    said = "".join(world.said)
+    assert "scheduler ended with exit code 1: the broker did not answer; not started again" in said
+    assert "stopped with code" not in said
+
+
 def test_rewards_that_do_not_finish_are_stopped_when_the_time_for_it_is_over(world: World) -> None:
     reward = world.add("reward", STAYS)
     learner = world.folder / "learner.state"

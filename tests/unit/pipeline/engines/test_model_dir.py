@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from pipeline.engines.model_dir import load_model, load_tokenizer, named_state, parse_device
 from pipeline.engines.tiny import make_tiny_model
-from schemas.errors import EngineError
+from pipeline.exit_codes import ExitCode, exit_code_for
+from schemas.errors import EngineError, ModelUnusable
 
 
 @pytest.fixture
@@ -110,5 +113,22 @@ def test_unknown_dtypes_and_devices_are_named(model_dir: Path) -> None:
     with pytest.raises(EngineError, match="float32, bfloat16, float16"):
         load_model(model_dir, device="cpu", dtype="int8")
     for device in ("gpu", "meta", f"cuda:{torch.cuda.device_count()}"):
-        with pytest.raises(EngineError, match=device):
+        with pytest.raises(EngineError, match=device) as caught:
             parse_device(device)
+        assert exit_code_for(caught.value) is ExitCode.USAGE  # a restart does not mend it
+
+
+def test_a_directory_at_fault_is_a_mistake_and_one_that_cannot_be_read_may_mend(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelUnusable) as caught:
+        load_model(model_dir / "absent", device="cpu", dtype="float32")
+    assert exit_code_for(caught.value) is ExitCode.USAGE
+
+    def stale(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", stale)
+    with pytest.raises(EngineError, match="Stale") as unread:
+        load_model(model_dir, device="cpu", dtype="float32")
+    assert exit_code_for(unread.value) is ExitCode.ERROR
