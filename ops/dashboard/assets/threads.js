@@ -61,28 +61,24 @@ function firstFrom(times, at) {
   return low;
 }
 
-const NICE_MS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400].map((each) => each * 1000);
+const NICE_MS = [0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400].map((each) => each * 1000);
 const ROOM = 44; // pixels between two threads of a row once they are thinned out
-const CROWD = 18; // below this mean distance they are
+const CROWD = 3; // more than so many in one such stretch are a crowd
 
 const engine = (thread) => (thread.from.process.stage === "learner" ? thread.to : thread.from);
 
 // Of threads that would be a fence one per stretch of time: stretches stand still while the window moves, so threads do, too.
 function thinned(threads, { x, begins, ends }) {
-  const rows = new Map();
-  for (const thread of threads) rows.set(engine(thread), (rows.get(engine(thread)) || 0) + 1);
   const width = x(ends) - x(begins);
-  const most = Math.max(0, ...rows.values());
-  if (most * CROWD <= width) return threads;
   const size = NICE_MS.find((each) => (each / (ends - begins)) * width >= ROOM) || NICE_MS[NICE_MS.length - 1];
-  const seen = new Set();
-  const places = [...rows.keys()];
-  return threads.filter((thread) => {
-    const key = `${places.indexOf(engine(thread))}/${Math.floor(thread.arrived / size)}`;
-    if (seen.has(key)) return false;
-    seen.add(key);
-    return true;
-  });
+  const stretches = new Map();
+  for (const thread of threads) {
+    const key = `${engine(thread).process.instance}/${Math.floor(thread.arrived / size)}`;
+    if (!stretches.has(key)) stretches.set(key, []);
+    stretches.get(key).push(thread);
+  }
+  const all = [...stretches.values()];
+  return all.some((each) => each.length > CROWD) ? all.map((each) => each[0]) : threads;
 }
 
 // Draws them; returns how many there are to each one that is drawn.

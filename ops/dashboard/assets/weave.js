@@ -180,8 +180,8 @@ export class Weave {
     let least = 1;
     if (this.threads.samples) least = drawThreads(pen, sampleThreads(this.rows, this.data.weave), { ...seen, color: colors.sample, dotted: true });
     if (this.threads.versions) least = Math.max(least, drawThreads(pen, versionThreads(this.rows, this.data.versions), { ...seen, color: colors.thread, dotted: false }));
-    this.thinned.hidden = least <= 1;
-    setText(this.thinned, `one thread in about ${Math.round(least)} is drawn; a shorter time shows all`);
+    this.thinned.hidden = least < 1.5;
+    setText(this.thinned, `one thread in about ${Math.round(least)} is drawn${this.size === SIZES[0][0] ? "" : "; a shorter time shows more"}`);
     if (this.cursor) this.mark(pen, { x, colors, view });
   }
 
