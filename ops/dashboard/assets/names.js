@@ -37,7 +37,7 @@ export function noticeText(notice, processes) {
   if (notice.name === "stopped") return ended(notice, processes);
   const begins = `${notice.stage}: `;
   const text = notice.text.startsWith(begins) ? notice.text.slice(begins.length) : notice.text;
-  return text.startsWith(notice.name) ? words(notice.name) + text.slice(notice.name.length) : text;
+  return text.startsWith(notice.name) ? words(notice.name) + text.slice(notice.name.length).replace(/^: why /, ": ") : text;
 }
 
 function ended(notice, processes) {
