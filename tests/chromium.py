@@ -56,6 +56,7 @@ class Browser:
         self._session, self._socket = self._run(self._connect(folder / "DevToolsActivePort"))
         for domain in ("Page", "Runtime", "Log", "Accessibility", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # else an element in focus hears nothing of it
 
     def close(self) -> None:
         """End the browser."""

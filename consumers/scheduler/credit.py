@@ -41,9 +41,10 @@ def next_credit(snapshot: Snapshot, settings: SchedulerSettings) -> Step | None:
     if lag is None:
         return None
     was = "none" if standing is None else str(standing.lag)
+    versions = "version" if seen.versions == 1 else "versions"
     return Step(
         lag=lag,
-        reason=f"groups are begun up to {seen.versions} versions behind; {lag} is reckoned with, it was {was}",
+        reason=f"groups are begun up to {seen.versions} {versions} behind; {lag} is reckoned with, it was {was}",
         assumed={"publish_lag": was, "measured": str(seen.versions), "at_swap": str(seen.at_swap)},
     )
 

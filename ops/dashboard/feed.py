@@ -20,6 +20,8 @@ from typing import Protocol
 
 import orjson
 
+from ops.dashboard.decisions import decisions
+from ops.dashboard.head import head_of
 from ops.dashboard.ledger_index import LedgerIndex
 from ops.live.picture import ProcessPicture, RunPicture, SeriesPicture, Verdict
 from schemas.errors import RlweaveError
@@ -27,6 +29,7 @@ from schemas.errors import RlweaveError
 EVERY_S = 1.0  # between two pictures
 WHOLE_S = 30.0  # between two sendings of the whole timeline of a live run; between them its tail is sent
 SERIES_S = 3.0  # between two sendings of the curves of a live run
+LATE_S = 10.0  # by which a process on a busy machine may tell a phase late; else its spans would be missing till then
 AGAIN_S = 3.0  # after trouble
 READ_RATIO = 8.0  # while the past is read: time for that, in times of what telling the last picture took
 _INDEX_S = 0.4  # of indexing between two looks at the run
@@ -206,14 +209,14 @@ class _Pace:
 
     def __init__(self) -> None:
         self._whole_s = self._series_s = -WHOLE_S
-        self._whole_ms = 0  # of the last whole timeline
+        self._whole_ms = 0  # up to which the last whole timeline is whole
         self._is_behind = True  # the past was still being read then
         self.is_whole = True
 
     def spans_s(self) -> float | None:
         """What to ask the next picture for."""
         self.is_whole = self._is_behind or time.monotonic() - self._whole_s >= WHOLE_S
-        return None if self.is_whole else WHOLE_S + 5 * EVERY_S
+        return None if self.is_whole else WHOLE_S + LATE_S + 5 * EVERY_S
 
     def parts(self, picture: RunPicture, verdict: Verdict) -> Parts:
         """Those that are due."""
@@ -221,7 +224,7 @@ class _Pace:
         self._is_behind = picture.share_read < 1
         pieces = _pieces(picture, verdict)
         if self.is_whole or not picture.is_live:
-            self._whole_s, self._whole_ms = now_s, picture.now_ms
+            self._whole_s, self._whole_ms = now_s, picture.now_ms - round(LATE_S * 1000)
             pieces["weave"] = _weave(picture.processes, since_ms=0)
         pieces["tail"] = _weave(picture.processes, since_ms=self._whole_ms) if picture.is_live else None
         if not picture.is_live or self._is_behind or now_s - self._series_s >= SERIES_S:
@@ -233,21 +236,12 @@ class _Pace:
 def _pieces(picture: RunPicture, verdict: Verdict) -> dict[str, object]:
     """The picture in pieces that change at different times, without the large ones."""
     return {
-        "head": {
-            "run": picture.run,
-            "now_ms": picture.now_ms,
-            "is_live": picture.is_live,
-            "share_read": picture.share_read,
-            "window_s": picture.window_s,
-            "totals": picture.totals,
-            "facts": picture.facts,
-            "last_step": picture.last_step,
-        },
+        "head": head_of(picture),
         "verdict": verdict,
         "processes": [_process(process) for process in picture.processes],
         "versions": picture.versions,
         "lag": picture.lag,
-        "commands": picture.commands,
+        "commands": decisions(picture.commands),
         "notices": picture.notices,
         "drops": {"counts": picture.drops, "lost": picture.lost},
     }

@@ -174,6 +174,16 @@ def test_a_live_run_changes_on_the_page_and_a_lost_connection_is_said_and_mended
             browser.wait(f"{figure('reward, last step')} === '0.75'")
             browser.wait("document.querySelector('.weave li b').textContent === 'learner'")
             browser.wait("document.querySelector('.chart path.l')")
+            browser.wait("document.querySelector('.bars .part')?.textContent.startsWith('waiting for data')")
+            assert text(browser, ".weave li").split() == ["learner", "for", "data", ":", "waiting", "for", "data"]
+            browser.value("document.querySelector('section > .head [data-term=credit]').focus()")
+            assert "groups that may be open" in text(browser, ".tip.word")
+            browser.press("Escape")
+            assert browser.value("document.querySelector('.tip.word').hidden")
+            assert browser.value(
+                "[...document.querySelectorAll('.term')].every("
+                "each => document.getElementById(each.getAttribute('aria-describedby')).textContent)"
+            )
             assert unnamed(browser) == []
             assert browser.errors() == []
         browser.wait("document.getElementById('link-state').textContent.startsWith('Connection lost')")

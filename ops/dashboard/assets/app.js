@@ -5,6 +5,7 @@ import { Overview } from "./overview.js";
 import { runsPage } from "./runs.js";
 import { samplesPage } from "./samples.js";
 import { groupView } from "./viewer.js";
+import { showTerms } from "./words.js";
 
 const main = document.getElementById("main");
 const linkState = document.getElementById("link-state");
@@ -120,4 +121,5 @@ function setTheme() {
 }
 theme.addEventListener("change", setTheme);
 setTheme();
+showTerms();
 show();

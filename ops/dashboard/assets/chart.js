@@ -8,16 +8,17 @@ const shared = new EventTarget(); // a look at one chart is a look at all of the
 
 export class LineChart {
   // lines: [{ key, label }], key a name of a series or a function of all series that gives one.
-  constructor({ title, lines, format = number, floor = null, ceiling = null, unit = "" }) {
+  // more: elements beside the title; head: what is shown in its place.
+  constructor({ title, lines, format = number, floor = null, ceiling = null, unit = "", more = null, head = title }) {
     this.lines = lines;
     this.format = format;
     this.floor = floor;
     this.ceiling = ceiling;
     this.svg = s("svg", { role: "img", tabindex: "0", preserveAspectRatio: "none" });
     this.legend = h("ul", { class: "legend" });
-    this.title = h("h3", {}, title, unit ? h("span", { class: "soft small" }, ` ${unit}`) : null);
+    this.title = h("h3", {}, head, unit ? h("span", { class: "soft small" }, ` ${unit}`) : null);
     this.none = h("p", { class: "empty small" }, "Nothing told yet.");
-    this.element = h("figure", { class: "card chart" }, h("figcaption", {}, this.title, this.legend), this.svg, this.none);
+    this.element = h("figure", { class: "card chart" }, h("figcaption", {}, more ? h("div", { class: "row" }, this.title, more) : this.title, this.legend), this.svg, this.none);
     this.name = title;
     this.at = null;
     new ResizeObserver(() => this.draw()).observe(this.element);
@@ -30,8 +31,10 @@ export class LineChart {
 
   look(at) { shared.dispatchEvent(new CustomEvent("look", { detail: at })); }
 
-  update({ series, begins, ends, bound = null }) {
-    this.series = this.lines.map((line) => ({ ...line, data: typeof line.key === "function" ? line.key(series) : series[line.key] })).filter((line) => line.data);
+  // now: values of this moment by the name of their series, said in the legend while no other moment is looked at.
+  update({ series, begins, ends, bound = null, now = {} }) {
+    const told = this.lines.map((line, index) => ({ ...line, index: index % 6, now: now[line.key], data: typeof line.key === "function" ? line.key(series) : series[line.key] })).filter((line) => line.data);
+    this.series = withoutTwins(told);
     this.begins = begins;
     this.ends = Math.max(ends, begins + 1000);
     this.bound = bound;
@@ -53,8 +56,12 @@ export class LineChart {
     this.svg.setAttribute("aria-label", this.words());
   }
 
+  valueOf(line) {
+    return this.at === null && line.now !== null && line.now !== undefined ? line.now : valueAt(line.data, this.at);
+  }
+
   words() {
-    const values = (this.series || []).map((line) => `${line.label} ${this.format(valueAt(line.data, this.at))}`);
+    const values = (this.series || []).map((line) => `${line.label} ${this.format(this.valueOf(line))}`);
     return `${this.name}: ${values.join(", ") || "nothing told yet"}${this.at ? `, at ${clock(this.at)}` : ""}`;
   }
 
@@ -68,22 +75,23 @@ export class LineChart {
     this.label();
     if (!has || width < 60) return;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    const [low, high] = this.range();
+    const { low, high, at } = this.range();
     const x = (at) => PAD.left + ((at - this.begins) / (this.ends - this.begins)) * (width - PAD.left - PAD.right);
     const y = (value) => HEIGHT - PAD.bottom - ((value - low) / (high - low)) * (HEIGHT - PAD.top - PAD.bottom);
-    const parts = [...this.grid(width, { low, high, x, y })];
-    this.series.forEach((line) => parts.push(s("path", { class: `l l${this.lines.findIndex((each) => each.label === line.label) % 6}`, d: path(line.data, { x, y, begins: this.begins, low, high }) })));
+    const parts = [...this.grid(width, { at, x, y })];
+    this.series.forEach((line) => parts.push(s("path", { class: `l l${line.index}`, d: path(line.data, { x, y, begins: this.begins, low, high }) })));
     if (this.at !== null) parts.push(s("line", { class: "cursor", x1: x(this.at), x2: x(this.at), y1: PAD.top, y2: HEIGHT - PAD.bottom }));
     this.svg.replaceChildren(...parts);
     if (document.activeElement !== this.svg) this.svg.setAttribute("aria-label", this.words());
   }
 
-  grid(width, { low, high, x, y }) {
+  grid(width, { at, x, y }) {
     const parts = [];
-    for (const value of ticks(low, high)) {
+    const texts = marks(at, this.format);
+    at.forEach((value, index) => {
       parts.push(s("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: y(value), y2: y(value) }));
-      parts.push(s("text", { x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, this.format(value)));
-    }
+      parts.push(s("text", { x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, texts[index]));
+    });
     parts.push(s("text", { x: PAD.left, y: HEIGHT - 4 }, clock(this.begins)));
     parts.push(s("text", { x: width - PAD.right, y: HEIGHT - 4, "text-anchor": "end" }, clock(this.ends)));
     if (this.bound !== null) parts.push(s("line", { class: "bound", x1: PAD.left, x2: width - PAD.right, y1: y(this.bound), y2: y(this.bound) }));
@@ -99,14 +107,14 @@ export class LineChart {
     if (this.floor !== null) low = Math.min(low, this.floor);
     if (this.ceiling !== null) high = Math.max(high, this.ceiling);
     if (high - low < 1e-12) { const room = Math.abs(high) * 0.1 || 1; low -= this.floor === null ? room : 0; high += room; }
-    return [low, high + (high - low) * 0.04];
+    if (this.ceiling !== null && high <= this.ceiling) return { low, high: high + (high - low) * 0.04, at: ticks(low, high) };
+    return rounded(low, high, { isFloored: this.floor !== null && low >= this.floor });
   }
 
   label() {
     const items = this.series.map((line) => {
-      const at = this.lines.findIndex((each) => each.label === line.label) % 6;
-      return h("li", {}, s("svg", { class: "swatch", viewBox: "0 0 18 8", "aria-hidden": "true" }, s("line", { class: `l${at}`, x1: 0, x2: 18, y1: 4, y2: 4 })),
-        `${line.label} `, h("b", {}, this.format(valueAt(line.data, this.at))));
+      return h("li", {}, s("svg", { class: "swatch", viewBox: "0 0 18 8", "aria-hidden": "true" }, s("line", { class: `l${line.index}`, x1: 0, x2: 18, y1: 4, y2: 4 })),
+        `${line.label} `, h("b", {}, this.format(this.valueOf(line))));
     });
     const text = items.map((item) => item.textContent).join("|");
     if (this.said !== text) { this.said = text; this.legend.replaceChildren(...items); }
@@ -133,23 +141,67 @@ function path(data, { x, y, begins, low, high }) {
   return text;
 }
 
+// Round numbers between two, at least three where there is room for them.
 function ticks(low, high) {
-  const raw = (high - low) / 3;
-  const size = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((each) => each * size).find((each) => each >= raw);
+  const step = stepOf(low, high);
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : Number(at.toPrecision(12)));
+  for (let at = Math.ceil(low / step - 1e-6) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : Number(at.toPrecision(12)));
   return found;
 }
 
-// Rows of bars: [{ label, parts: [{ share, kind, title }], text }].
+// The largest of 1, 2, 5 times a power of ten that goes three times into a range.
+function stepOf(low, high) {
+  const most = (high - low) / 3;
+  const size = 10 ** Math.floor(Math.log10(most));
+  return [5, 2, 1].map((each) => each * size).find((each) => each <= most * (1 + 1e-9)) || size;
+}
+
+// A range that ends at round numbers, with room above what is highest.
+function rounded(low, high, { isFloored }) {
+  const step = stepOf(low, high);
+  const first = Math.floor(low / step + 1e-6) * step;
+  let last = Math.ceil(high / step - 1e-6) * step;
+  if (last - high < 0.05 * (last - first)) last += step * 0.4;
+  const all = ticks(first, last);
+  const at = all.length > 5 ? all.filter((value) => Math.round(value / step) % 2 === 0) : all;
+  return { low: isFloored || first > low - step * 0.05 ? first - (isFloored ? 0 : step * 0.1) : first, high: last, at };
+}
+
+// Texts of ticks, with as many digits as tell them apart.
+function marks(at, format) {
+  const texts = at.map((value) => format(value));
+  return new Set(texts).size === texts.length ? texts : at.map((value) => number(value, 6));
+}
+
+// Lines that are the same all along are one, under both names.
+function withoutTwins(lines) {
+  const found = [];
+  for (const line of lines) {
+    const twin = found.find((each) => isSame(each.data.values, line.data.values));
+    if (twin) twin.label = `${twin.label} = ${line.label}`;
+    else found.push(line);
+  }
+  return found;
+}
+
+function isSame(one, two) {
+  let num = 0;
+  for (let index = 0; index < Math.max(one.length, two.length); index += 1) {
+    const [a, b] = [one[index] ?? null, two[index] ?? null];
+    if ((a === null) !== (b === null) || (a !== null && Math.abs(a - b) > 1e-9 * Math.max(1, Math.abs(a)))) return false;
+    num += a === null ? 0 : 1;
+  }
+  return num > 2;
+}
+
+// Rows of bars: [{ label, parts: [{ share, kind, title }], text }]; with `named` the parts are named under the bar, too.
 export class Bars {
-  constructor({ title, empty }) {
+  constructor({ title, empty, isWide = false }) {
     this.rows = h("div", { class: "bars" });
     this.none = h("p", { class: "empty small" }, empty);
     this.note = h("p", { class: "soft small" });
     this.title = h("h3", {}, title);
-    this.element = h("figure", { class: "card chart" }, h("figcaption", {}, this.title, this.note), this.rows, this.none);
+    this.element = h("figure", { class: `card chart ${isWide ? "wide" : ""}` }, h("figcaption", {}, this.title, this.note), this.rows, this.none);
   }
 
   update(items, note = "") {
@@ -164,7 +216,8 @@ export class Bars {
         bar.style.width = `${Math.min(100, part.share * 100)}%`;
         return bar;
       }));
-      return h("p", { class: "bar-row", title: item.title || null }, h("span", {}, item.label), track, h("span", { class: "num" }, item.text), item.words ? h("span", { class: "unseen" }, item.words) : null);
+      const names = item.named ? h("span", { class: "parts" }, item.named.map((part, index) => [index ? h("span", { class: "unseen" }, ", ") : null, h("span", { class: "part" }, h("i", { class: part.kind, "aria-hidden": "true" }), part.title)])) : null;
+      return h("p", { class: "bar-row", title: item.title || null }, h("span", { title: item.label }, item.label), track, h("span", { class: "num" }, item.text), item.words ? h("span", { class: "unseen" }, item.words) : null, names);
     }));
   }
 }

@@ -8,7 +8,7 @@ function fill(element, props, children) {
     if (name === "on") for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) element.append(child instanceof Node ? child : String(child));
   }
   return element;
@@ -68,7 +68,16 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 const DAY = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 export const clock = (ms) => (ms ? CLOCK.format(ms) : "–");
 export const day = (ms) => (ms ? DAY.format(ms) : "–");
-export const version = (value) => (value ? `${value.lineage}.${value.step}` : "–");
+export const version = (value) => (value ? `v${value.lineage}.${value.step}` : "–");
+export const named = (text) => (text ? `v${text}` : "–"); // a version that came as text
+
+// Text in which names are between backticks, as nodes: those are code.
+export const prose = (text) => h("span", {}, String(text).split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part)));
+export function setProse(element, text) {
+  if (element.dataset.said === text) return;
+  element.dataset.said = text;
+  element.replaceChildren(...prose(text).childNodes);
+}
 export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 export const words = (name) => String(name).replaceAll("_", " ");
 

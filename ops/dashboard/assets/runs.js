@@ -1,17 +1,17 @@
 // The start page: every run on the broker.
 
-import { day, h, KeyedTable } from "./dom.js";
+import { day, h, KeyedTable, prose } from "./dom.js";
 
 const AGAIN_MS = 5000;
 
 export function runsPage() {
   const note = h("p", { class: "soft", role: "status" }, "Looking at the broker …");
   const table = new KeyedTable({
-    caption: "Runs on the broker and in the folder of runs", key: (run) => run.name, empty: "No run yet: `rlweave demo` makes one.",
+    caption: "Runs on the broker and in the folder of runs", key: (run) => run.name, empty: prose("No run yet: `rlweave demo` makes one."),
     columns: [
       { head: "Run", value: (run) => (run.on_broker ? h("a", { href: `/run/${encodeURIComponent(run.name)}` }, run.name) : run.name) },
       { head: "State", value: (run) => h("span", { class: `chip ${["running", "finished"].includes(run.state) ? run.state : ""}` }, run.state) },
-      { head: "Version", value: (run) => (run.lineage ? `${run.lineage}.${run.step}` : "–"), num: true },
+      { head: "Version", value: (run) => (run.lineage ? `v${run.lineage}.${run.step}` : "–"), num: true },
       { head: "Last event", value: (run) => day(run.last_unix_ms) },
     ],
   });

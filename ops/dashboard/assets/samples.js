@@ -1,26 +1,11 @@
 // Ids that were not trained, by reason, and all groups: lists that lead to the samples.
 
-import { day, h, KeyedTable, percent, whole, words } from "./dom.js";
+import { day, h, KeyedTable, named, percent, whole, words } from "./dom.js";
 import { groupPage } from "./overview.js";
+import { MEANS } from "./words.js";
 
 const PAGE = 50;
 const AGAIN_MS = 1500;
-const MEANS = {
-  stale: "older than the bound when the batch was cut", incomplete: "the deadline ended before enough valid members were there",
-  never_arrived: "no sample of this member was read", not_scored: "required rewards did not come in time",
-  no_signal: "all rewards of the group were equal", group_dropped: "valid, in a group that was dropped",
-  duplicate: "a further copy of an id that had an outcome", abandoned_branch: "born of a version that no surviving history has",
-  future_version: "born of a version that was not made yet", non_finite_logprob: "a log-probability that is no finite number, or above 0",
-  non_finite_reward: "a reward that is no finite number", missing_logprobs: "no log-probabilities came along",
-  length_mismatch: "tokens, log-probabilities, mask or versions differ in length", bad_loss_mask: "a mask value other than 0 and 1",
-  out_of_vocabulary: "a token id outside the vocabulary", bad_sampling: "a temperature at which nothing can be computed",
-  empty_completion: "no token was made", bad_group_size: "a member number outside its group", unverified: "made with weights that could not be checked",
-  too_large: "over the topic's limit, or over the model's context", prompt_invalid: "the prompt cannot be rendered, or leaves no room",
-  reward_failed: "a required reward failed", reference_failed: "the reference model failed", engine_failed: "the engine raised",
-  environment_failed: "the environment raised", environment_timed_out: "the environment took too long", aborted: "aborted in flight",
-  run_ended: "still open when the run ended",
-};
-
 export function samplesPage(run, query) {
   const isGroups = query.get("list") === "groups";
   const reason = query.get("reason");
@@ -61,6 +46,8 @@ export function samplesPage(run, query) {
   ];
 }
 
+const stepOf = (row) => (row.lineage > 1 ? `${row.step} of lineage ${row.lineage}` : row.step);
+
 function pages(pager, { skip, num, all, here }) {
   const items = [];
   if (skip > 0) items.push(h("a", { class: "button", href: here({ skip: Math.max(0, skip - PAGE) || null }) }, "Newer"));
@@ -88,7 +75,7 @@ function idsTable(run) {
     columns: [
       { head: "Sample", value: (row) => h("a", { href: groupPage(run, row.group, { member: row.member }) }, `group ${row.group}, member ${row.member}`) },
       { head: "Reason", value: (row) => words(row.reason) }, { head: "Closed", value: (row) => day(row.at_ms) },
-      { head: "By step", value: (row) => `${row.lineage}.${row.step}`, num: true }, { head: "Born of", value: (row) => row.born || "–", num: true },
+      { head: "By step", value: (row) => stepOf(row), num: true }, { head: "Born of", value: (row) => named(row.born), num: true },
       { head: "Age", value: (row) => row.age, num: true },
     ],
   });
@@ -101,7 +88,7 @@ function groupsTable(run) {
       { head: "Group", value: (row) => h("a", { href: groupPage(run, row.group) }, `group ${row.group}`) },
       { head: "Result", value: (row) => h("span", { class: `chip ${["trained", "dropped", "failed"].includes(row.result) ? row.result : ""}` }, row.result) },
       { head: "Reason", value: (row) => words(row.reason) || "–" }, { head: "Closed", value: (row) => day(row.at_ms) },
-      { head: "By step", value: (row) => `${row.lineage}.${row.step}`, num: true },
+      { head: "By step", value: (row) => stepOf(row), num: true },
     ],
   });
 }

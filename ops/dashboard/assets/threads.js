@@ -61,34 +61,43 @@ function firstFrom(times, at) {
   return low;
 }
 
-// Threads of a row that would touch are left out, so that a long run is still a cloth.
-function apart(threads, x, least) {
-  const last = new Map();
-  return threads.filter((thread) => {
-    const row = thread.from.process.stage === "learner" ? thread.to : thread.from;
-    const at = x(thread.arrived);
-    if (at - (last.get(row) ?? -Infinity) < least) return false;
-    last.set(row, at);
-    return true;
-  });
+const NICE_MS = [0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400].map((each) => each * 1000);
+const ROOM = 44; // pixels between two threads of a row once they are thinned out
+const CROWD = 3; // more than so many in one such stretch are a crowd
+
+const engine = (thread) => (thread.from.process.stage === "learner" ? thread.to : thread.from);
+
+// Of threads that would be a fence one per stretch of time: stretches stand still while the window moves, so threads do, too.
+function thinned(threads, { x, begins, ends }) {
+  const width = x(ends) - x(begins);
+  const size = NICE_MS.find((each) => (each / (ends - begins)) * width >= ROOM) || NICE_MS[NICE_MS.length - 1];
+  const stretches = new Map();
+  for (const thread of threads) {
+    const key = `${engine(thread).process.instance}/${Math.floor(thread.arrived / size)}`;
+    if (!stretches.has(key)) stretches.set(key, []);
+    stretches.get(key).push(thread);
+  }
+  const all = [...stretches.values()];
+  return all.some((each) => each.length > CROWD) ? all.map((each) => each[0]) : threads;
 }
 
+// Draws them; returns how many there are to each one that is drawn.
 export function drawThreads(pen, threads, { x, begins, ends, color, dotted }) {
   const inside = threads.filter((thread) => thread.arrived >= begins && thread.left <= ends).sort((one, two) => one.arrived - two.arrived);
-  const seen = apart(inside, x, dotted ? 5 : 9);
+  const seen = thinned(inside, { x, begins, ends });
   const largest = Math.max(1, ...seen.map((thread) => thread.size || 1));
-  const dense = Math.min(1, 80 / Math.max(1, seen.length));
   pen.save();
   pen.strokeStyle = color;
   pen.fillStyle = color;
-  pen.lineWidth = dotted ? 1.3 : 1.4;
-  pen.setLineDash(dotted ? [1.5, 2.5] : []);
+  pen.lineWidth = dotted ? 1.8 : 1.5;
+  pen.setLineDash(dotted ? [2.5, 2.5] : []);
   for (const thread of seen) {
     const from = { x: x(thread.left), y: edge(thread.from, thread.to) };
     const to = { x: x(thread.arrived), y: edge(thread.to, thread.from) };
-    pen.globalAlpha = dotted ? (0.35 + 0.65 * ((thread.size || 1) / largest)) * (0.6 + 0.4 * dense) : 0.4 + 0.5 * dense;
+    pen.globalAlpha = dotted ? 0.75 + 0.25 * ((thread.size || 1) / largest) : 0.85;
     curve(pen, from, to);
-    if (!dotted && dense > 0.5) dot(pen, to, 2.2);
+    if (!dotted) dot(pen, to, 2.2);
   }
   pen.restore();
+  return seen.length ? inside.length / seen.length : 1;
 }

@@ -46,7 +46,7 @@ async function load(run, query, { holder, announce }) {
 
 function head(view) {
   const outcomes = view.outcomes.map((each) => h("li", {}, h("span", { class: `chip ${RESULTS.includes(each.result) ? each.result : ""}` }, each.result),
-    ` by step ${each.lineage}.${each.step}${each.reason ? `: ${each.reason}` : ""}, ${day(each.closed_unix_ms)} `, h("code", {}, each.place), each.is_void ? " (void: of a branch that was abandoned)" : ""));
+    ` by step ${each.step} of lineage ${each.lineage}${each.reason ? `: ${each.reason}` : ""}, ${day(each.closed_unix_ms)} `, h("code", {}, each.place), each.is_void ? " (void: of a branch that was abandoned)" : ""));
   return h("div", {}, h("h1", {}, `Group ${view.group}`), h("p", { class: "soft small" }, `partition ${view.partition}`),
     outcomes.length ? h("ul", { class: "legend", "aria-label": "Outcomes" }, outcomes) : h("p", { class: "soft" }, "Open: it has no outcome yet, or its outcome is not read yet."));
 }

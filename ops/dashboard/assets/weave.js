@@ -1,6 +1,7 @@
 // The run as a cloth: a row per process, its phases as spans, versions and samples as threads across.
 
-import { clock, duration, h, setText, setClass, version, words, KeyedTable, percent } from "./dom.js";
+import { bytes, clock, duration, h, setText, setClass, version, words, KeyedTable, percent } from "./dom.js";
+import { labels, short } from "./names.js";
 import { drawThreads, sampleThreads, versionThreads } from "./threads.js";
 
 const ROW = 30;
@@ -23,6 +24,7 @@ export class Weave {
   constructor(announce) {
     this.announce = announce;
     this.data = null;
+    this.called = new Map(); // instance -> label
     this.size = null; // of the window in ms; 0: all; null: not chosen yet
     this.end = null; // of the window; null: now
     this.cursor = null;
@@ -33,12 +35,13 @@ export class Weave {
     this.buttons = SIZES.map(([size, name]) => h("button", { type: "button", "aria-pressed": "false", on: { click: () => this.choose(size) } }, name));
     this.back = h("button", { type: "button", hidden: true, on: { click: () => this.goTo(null) } }, "Back to now");
     this.threads = { versions: true, samples: true };
+    this.thinned = h("li", { hidden: true });
     const toggle = (key, text) => h("button", { type: "button", "aria-pressed": "true", on: { click: (event) => this.toggle(key, event.target) } }, text);
     this.table = new KeyedTable({
       caption: "What each process does, and how it spent its time lately",
       key: (process) => process.instance,
       columns: [
-        { head: "Process", value: (process) => process.name },
+        { head: "Process", value: (process) => this.called.get(process.instance) || process.name },
         { head: "Instance", value: (process) => process.instance, class: "mono small" },
         { head: "Now", value: (process) => said(process) },
         { head: "Since", value: (process) => clock(process.phase_since_ms) },
@@ -53,7 +56,8 @@ export class Weave {
         { head: "Version", value: (each) => version(each.version) },
         { head: "Staged", value: (each) => clock(each.staged_ms) },
         { head: "Published", value: (each) => clock(each.published_ms), },
-        { head: "Served by", value: (each) => arrivals(each), class: "wide" },
+        { head: "Size", value: (each) => (each.num_bytes ? `${bytes(each.num_bytes)} ${each.encoding}` : "–"), num: true },
+        { head: "Served by", value: (each) => arrivals(each, this.called), class: "wide" },
       ],
       empty: "No version was published yet.",
     });
@@ -67,7 +71,7 @@ export class Weave {
         h("div", { class: "cloth" }, this.names, h("div", { class: "sheet" }, this.canvas, this.tip)),
         h("ul", { class: "legend", "aria-label": "Colours of the timeline" },
           KINDS.map(([kind, text]) => h("li", {}, h("i", { class: `key ${kind}` }), text)),
-          h("li", {}, h("i", { class: "key thread" }), "weights go to engines"), h("li", {}, h("i", { class: "key sample" }), "samples come back")),
+          h("li", {}, h("i", { class: "key thread" }), "weights go to engines"), h("li", {}, h("i", { class: "key sample" }), "samples come back"), this.thinned),
         h("details", {}, h("summary", {}, "The timeline in words"), this.table.element, this.wayTable.element)));
     this.listen();
   }
@@ -86,6 +90,7 @@ export class Weave {
 
   update(data) {
     this.data = data;
+    this.called = labels(data.processes);
     if (this.size === null && data.head.share_read >= 1) this.size = data.head.is_live ? 120e3 : 0;
     const all = data.processes.filter((process) => this.isShown(process));
     this.rows = all.slice(0, MOST_ROWS).map((process, index) => ({ process, y: TOP + index * ROW + (ROW - BAND) / 2, height: BAND }));
@@ -103,10 +108,12 @@ export class Weave {
   label() {
     const items = this.rows.map(({ process }) => {
       const old = [...this.names.children].find((each) => each.dataset.key === process.instance);
-      const item = old || h("li", { "data-key": process.instance, title: process.instance }, h("b"), h("span"));
-      const twins = this.rows.filter((row) => row.process.name === process.name).length > 1;
-      setText(item.children[0], twins && process.slot !== "" ? `${process.name} ${process.slot}` : process.name);
-      setText(item.children[1], said(process));
+      const item = old || h("li", { "data-key": process.instance }, h("b"), h("span", { "aria-hidden": "true" }), h("i", { class: "unseen" }));
+      const label = this.called.get(process.instance);
+      setText(item.children[0], label);
+      setText(item.children[1], label.includes("(ended") ? "" : short(said(process)));
+      setText(item.children[2], `: ${said(process)}`);
+      item.title = `${label}: ${said(process)}\n${process.instance}`;
       setClass(item, process.standing === "at work" ? "" : "quiet");
       return item;
     });
@@ -170,8 +177,11 @@ export class Weave {
     const hatch = pen.createPattern(colors.hatch, "repeat");
     for (const row of this.rows) drawRow(pen, row, { spans: this.data.weave[row.process.instance] || [], x, view, width, colors, hatch });
     const seen = { x, begins: view.begins, ends: view.ends };
-    if (this.threads.samples) drawThreads(pen, sampleThreads(this.rows, this.data.weave), { ...seen, color: colors.sample, dotted: true });
-    if (this.threads.versions) drawThreads(pen, versionThreads(this.rows, this.data.versions), { ...seen, color: colors.thread, dotted: false });
+    let least = 1;
+    if (this.threads.samples) least = drawThreads(pen, sampleThreads(this.rows, this.data.weave), { ...seen, color: colors.sample, dotted: true });
+    if (this.threads.versions) least = Math.max(least, drawThreads(pen, versionThreads(this.rows, this.data.versions), { ...seen, color: colors.thread, dotted: false }));
+    this.thinned.hidden = least < 1.5;
+    setText(this.thinned, `one thread in about ${Math.round(least)} is drawn${this.size === SIZES[0][0] ? "" : "; a shorter time shows more"}`);
     if (this.cursor) this.mark(pen, { x, colors, view });
   }
 
@@ -213,14 +223,15 @@ export class Weave {
   tell(row, at) {
     const span = this.spanAt(row, at);
     const text = span ? `${words(span.phase)}, ${duration((span.ended_ms ?? this.data.head.now_ms) - span.began_ms)} from ${clock(span.began_ms)}` : `nothing known at ${clock(at)}`;
-    setText(this.tip, `${row.process.name}: ${text}`);
+    const label = this.called.get(row.process.instance);
+    setText(this.tip, `${label}: ${text}`);
     this.tip.hidden = false;
     const width = this.canvas.parentElement.clientWidth;
     const view = this.view();
     const place = ((at - view.begins) / view.size) * width;
     this.tip.style.left = `${Math.min(Math.max(0, place + 10), Math.max(0, width - this.tip.offsetWidth - 4))}px`;
     this.tip.style.top = `${row.y + row.height + 6}px`;
-    return `${row.process.name}: ${text}`;
+    return `${label}: ${text}`;
   }
 
   point(event) {
@@ -259,12 +270,53 @@ export class Weave {
 }
 
 function drawRow(pen, row, { spans, x, view, width, colors, hatch }) {
+  for (const { left, right, kind, phase } of pieces(spans, { x, view, width })) {
+    pen.fillStyle = kind === "wait" ? hatch : colors[kind];
+    pen.fillRect(left, row.y, right - left - (right - left > 4 ? 0.5 : 0), row.height);
+    name(pen, phase, { left, right, row, kind, colors });
+  }
+}
+
+// What is painted of a row. Of many spans in one pixel the kind that took longest is shown; then neighbours of one kind are
+// one piece when they are too narrow to stand apart, also over a pixel of another kind between two that are wider.
+function pieces(spans, seen) {
+  const found = [];
+  for (const piece of columns(spans, seen)) {
+    const [before, last] = [found[found.length - 2], found[found.length - 1]];
+    const size = piece.right - piece.left;
+    if (last && isNear(last, piece) && (last.tail < 12 || size < 12 || last.phases[piece.phase])) extend(last, piece);
+    else if (before && last.right - last.left <= leastOf(last, piece) && piece.left - last.right < 1 && isNear(before, piece, 3) && size > 1 && before.tail > 1) {
+      found.pop();
+      extend(before, piece);
+    } else found.push({ ...piece, tail: size, phases: { [piece.phase]: size } });
+  }
+  for (const piece of found) piece.phase = longest(piece.phases);
+  return found;
+}
+
+// Weights and checkpoints have threads and bars of their own: a little more of them may lie under the work around them.
+const leastOf = (last, piece) => (["weights", "keep"].includes(last.kind) && piece.kind === "work" ? 2 : 1);
+const longest = (times) => Object.entries(times).reduce((one, two) => (two[1] > one[1] ? two : one))[0];
+const isNear = (one, two, most = 1) => one.kind === two.kind && two.left - one.right < most;
+
+function extend(piece, next) {
+  piece.right = next.right;
+  piece.tail = next.right - next.left;
+  piece.phases[next.phase] = (piece.phases[next.phase] || 0) + piece.tail;
+}
+
+// Spans as they lie, and of those below a pixel a column.
+function columns(spans, { x, view, width }) {
+  const found = [];
   let pixel = -1;
   let times = {};
-  const paint = (left, right, kind) => { pen.fillStyle = kind === "wait" ? hatch : colors[kind]; pen.fillRect(left, row.y, right - left, row.height); };
   const flush = () => {
-    const best = Object.entries(times).sort((one, two) => two[1] - one[1])[0];
-    if (best) paint(pixel, pixel + 1, best[0]);
+    if (Object.keys(times).length) {
+      const kinds = {};
+      for (const [phase, time] of Object.entries(times)) kinds[kindOf(phase)] = (kinds[kindOf(phase)] || 0) + time;
+      const kind = longest(kinds);
+      found.push({ left: pixel, right: pixel + 1, kind, phase: longest(Object.fromEntries(Object.entries(times).filter(([phase]) => kindOf(phase) === kind))) });
+    }
     times = {};
   };
   for (const span of spans) {
@@ -272,17 +324,16 @@ function drawRow(pen, row, { spans, x, view, width, colors, hatch }) {
     if (ended < view.begins || span.began_ms > view.ends) continue;
     const left = Math.max(0, x(span.began_ms));
     const right = Math.min(width, x(ended));
-    const kind = kindOf(span.phase);
-    if (right - left < 1) { // many in one pixel: the one that took longest is shown
+    if (right - left < 1) {
       if (Math.floor(left) !== pixel) { flush(); pixel = Math.floor(left); }
-      times[kind] = (times[kind] || 0) + (right - left);
-      continue;
+      times[span.phase] = (times[span.phase] || 0) + right - left;
+    } else {
+      flush();
+      found.push({ left, right, kind: kindOf(span.phase), phase: span.phase });
     }
-    flush();
-    paint(left, right - (right - left > 4 ? 0.5 : 0), kind);
-    name(pen, span.phase, { left, right, row, kind, colors });
   }
   flush();
+  return found;
 }
 
 function name(pen, phase, { left, right, row, kind, colors }) {
@@ -304,7 +355,7 @@ function shares(process) {
   return found.map(([phase, share]) => `${words(phase)} ${percent(share)}`).join(", ") || "–";
 }
 
-function arrivals(each) {
+function arrivals(each, called) {
   const from = each.staged_ms ?? each.published_ms;
-  return Object.entries(each.served_ms || {}).map(([instance, at]) => `${instance} after ${duration(at - from)}`).join(", ") || "nobody yet";
+  return Object.entries(each.served_ms || {}).map(([instance, at]) => `${called.get(instance) || instance} after ${duration(at - from)}`).join(", ") || "nobody yet";
 }
