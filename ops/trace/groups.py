@@ -3,6 +3,7 @@
 Data in: `GroupRecords`. Data out: `Life`.
 Invariants: of several attempts the one that won is told, or the last one where none did; the others are named. A sample
 goes on when all rewards of its attempt are there that the learner used, or when the last record of it was written.
+What was scored after its outcome (re-scoring) is apart (`ops.trace.rescored`).
 Failure: `TraceError` when the group has no such member; a hop of which no record tells the time is named as unknown.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from ops.trace.gather import GroupRecords, Stamped, attempts_of
 from ops.trace.life import Hops, Life
+from ops.trace.rescored import at_outcome, named, rescored
 from ops.trace.target import TraceError
 from ops.trace.turns import add_turns
 from ops.trace.versions import add_making, add_serving, making_of
@@ -28,7 +30,8 @@ class _Told:
 
     attempt: str
     samples: Sequence[Stamped[Sample]]
-    rewards: Sequence[Stamped[Reward]]
+    rewards: Sequence[Stamped[Reward]]  # up to the outcome
+    late: Sequence[Stamped[Reward]]  # after it
     others: Sequence[str]  # attempts
 
 
@@ -66,6 +69,7 @@ def sample_life(records: GroupRecords, member: int, *, run: str) -> Life:
         facts=_facts(told),
         unknown=tuple(unknown),
         num_clock_skews=hops.num_clock_skews,
+        afterwards=rescored([each for each in told.late if each.record.member == member]),
     )
 
 
@@ -88,6 +92,7 @@ def prompt_life(records: GroupRecords, *, run: str) -> Life:
         facts=_facts(told),
         unknown=tuple(unknown),
         num_clock_skews=hops.num_clock_skews,
+        afterwards=rescored(told.late),
     )
 
 
@@ -95,10 +100,13 @@ def _told(records: GroupRecords) -> _Told:
     attempts = attempts_of(records.samples)
     won = None if records.outcome is None else records.outcome.record.attempt
     attempt = won if won in attempts else attempts[-1] if attempts else ""
+    rewards = [each for each in records.rewards if each.record.attempt == attempt]
+    in_time, late = at_outcome(rewards, outcome=records.outcome)
     return _Told(
         attempt=attempt,
         samples=_first([each for each in records.samples if each.record.attempt == attempt]),
-        rewards=[each for each in records.rewards if each.record.attempt == attempt],
+        rewards=in_time,
+        late=late,
         others=[each for each in attempts if each != attempt],
     )
 
@@ -129,14 +137,14 @@ def _add_rewards(hops: Hops, rewards: Sequence[Stamped[Reward]], *, written_ms: 
     """All of a sample; returns when the last one with a weight was on the log."""
     at_ms = written_ms
     for stamped in rewards:
-        reward = stamped.record
+        reward, name = stamped.record, named(stamped.record, among=rewards)
         scored_ms = float(reward.scored_unix_ms)
         begun_ms = max(written_ms, scored_ms - reward.duration_ms)
         said = f"{reward.value:.4g}" if reward.value is not None else f"failed: {reward.failure}"
         who, stage = reward.producer, "reward"
-        hops.add(f"waits for reward {reward.name}", span=(written_ms, begun_ms), stage=stage, who=who)
-        hops.add(f"is scored by {reward.name}", span=(begun_ms, scored_ms), stage=stage, who=who, note=said)
-        hops.add(f"reward {reward.name} is written", span=(scored_ms, stamped.unix_ms), stage=stage, who=who)
+        hops.add(f"waits for reward {name}", span=(written_ms, begun_ms), stage=stage, who=who)
+        hops.add(f"is scored by {name}", span=(begun_ms, scored_ms), stage=stage, who=who, note=said)
+        hops.add(f"reward {name} is written", span=(scored_ms, stamped.unix_ms), stage=stage, who=who)
         if reward.weight > 0:
             at_ms = max(at_ms, scored_ms, float(stamped.unix_ms))
     return at_ms
@@ -164,17 +172,20 @@ def _add_all(hops: Hops, told: _Told, *, admitted_ms: float | None) -> float:
     hops.add("is generated", span=(begun_ms, made_ms), stage="rollout", who=who, note=note)
     hops.add("is written", span=(made_ms, written_ms), stage="rollout", who=who)
     at_ms = max(float(made_ms), written_ms)
-    for name in dict.fromkeys(each.record.name for each in told.rewards):
-        own = [each for each in told.rewards if each.record.name == name]
-        first_ms = min(each.record.scored_unix_ms - each.record.duration_ms for each in own)
+    names = [(named(each.record, among=told.rewards), each) for each in told.rewards]
+    for name in dict.fromkeys(name for name, _ in names):
+        own = [each for own_name, each in names if own_name == name]
+        first = min(own, key=lambda each: each.record.scored_unix_ms - each.record.duration_ms)
+        first_ms = first.record.scored_unix_ms - first.record.duration_ms
         last = max(own, key=lambda each: each.unix_ms)
         spent_s = sum(each.record.duration_ms for each in own) / 1000
         note = f"{len(own)} samples, {spent_s:.3f} s of its work, the last one is member {last.record.member}"
         earliest_ms = min(each.unix_ms for each in told.samples)
-        who = last.record.producer
         begun = max(first_ms, float(earliest_ms))
-        hops.add(f"waits for reward {name}", span=(earliest_ms, begun), stage="reward", who=who)
-        hops.add(f"is scored by {name}", span=(begun, last.unix_ms), stage="reward", who=who, note=note)
+        hops.add(f"waits for reward {name}", span=(earliest_ms, begun), stage="reward", who=first.record.producer)
+        hops.add(
+            f"is scored by {name}", span=(begun, last.unix_ms), stage="reward", who=last.record.producer, note=note
+        )
         if any(each.record.weight > 0 for each in own):
             at_ms = max(at_ms, float(last.unix_ms))
     return at_ms

@@ -4,7 +4,8 @@ Role: the values between what gathers records and what shows them.
 Data in and out: plain frozen values; `orjson.dumps` takes them as they are.
 Invariants: times are Unix milliseconds as the records hold them, of the clocks of several machines, so a hop never
 takes less than 0 and the hops where clocks disagreed are counted (promise 13). Hops are in the order in which they
-began; those of one thing side by side (two rewards, several engines) overlap.
+began; those of one thing side by side (two rewards, several engines) overlap. What was scored after the
+outcome is apart.
 Failure: none.
 """
 
@@ -36,8 +37,20 @@ class Hop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Afterwards:
+    """Something that was said of a thing when its life had ended; no part of its time."""
+
+    name: str  # "reward digits"
+    plugin_version: str
+    first_ms: float  # when it was scored; of a group its first member
+    last_ms: float
+    who: str = ""  # instance
+    note: str = ""  # what it said; text of others may be in it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Life:
-    """From its first record to its last."""
+    """From its first record to its outcome, and on to the engines that serve it."""
 
     run: str
     kind: Kind
@@ -47,6 +60,7 @@ class Life:
     facts: Mapping[str, str] = field(default_factory=dict)  # beside the hops: attempts, versions, values
     unknown: tuple[str, ...] = ()  # hops of which no record tells the time
     num_clock_skews: int = 0  # hops that ended before they began
+    afterwards: tuple[Afterwards, ...] = ()  # in the order in which they were
 
     @property
     def slowest(self) -> Hop | None:

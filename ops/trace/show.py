@@ -31,6 +31,13 @@ def lines_of(life: Life) -> Iterator[str]:
             yield f"{'':<24}{plain(hop.note)}"
     if life.hops:
         yield f"{_clock(max(hop.ended_ms for hop in life.hops))} {'':>9}  end"
+    if life.afterwards:
+        yield "scored afterwards, which is no part of its life:"
+    for each in life.afterwards:
+        who = f" [{plain(_short(each.who))}]" if each.who else ""
+        yield f"{_clock(each.last_ms)} {'':>9}  {plain(each.name)} (plug-in {plain(each.plugin_version)}){who}"
+        if each.note:
+            yield f"{'':<24}{plain(each.note)}"
     for name in life.unknown:
         yield f"not known: {plain(name)}"
     if life.num_clock_skews:
@@ -50,7 +57,11 @@ def as_json(life: Life) -> dict[str, object]:
 
 def _named(hop: Hop) -> str:
     """With the process, without the random end of its name."""
-    return f"{hop.name} [{hop.who.rpartition('-')[0] or hop.who}]" if hop.who else hop.name
+    return f"{hop.name} [{_short(hop.who)}]" if hop.who else hop.name
+
+
+def _short(who: str) -> str:
+    return who.rpartition("-")[0] or who
 
 
 def _hop(hop: Hop) -> dict[str, object]:

@@ -9,7 +9,7 @@ Failure: none; a hop of which no record tells the time is named as unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ops.trace.gather import VersionRecords
 from ops.trace.life import Hops, Life
@@ -23,6 +23,7 @@ class Making:
     instance: str = ""
     cut_ms: float | None = None  # begin of the forward and backward pass
     trained_ms: float | None = None  # end of the optimizer's step
+    staged_ms: float | None = None  # snapshot and encoding are done: its transaction begins
 
 
 def version_life(records: VersionRecords, *, run: str) -> Life:
@@ -39,7 +40,8 @@ def version_life(records: VersionRecords, *, run: str) -> Life:
     facts = {}
     if records.manifest is not None:
         manifest = records.manifest.record
-        facts = {"encoding": manifest.encoding, "base": str(manifest.base), "state_bytes": str(manifest.num_bytes)}
+        base = "a whole version (no base)" if manifest.base is None else str(manifest.base)
+        facts = {"encoding": manifest.encoding, "base": base, "state_bytes": str(manifest.num_bytes)}
     return Life(
         run=run,
         kind="version",
@@ -62,13 +64,18 @@ def making_of(records: VersionRecords) -> Making:
         if event.name == "forward_backward" and making.cut_ms is None:
             making = Making(instance=event.instance, cut_ms=event.unix_ms)
         elif event.name == "staging_weights" and making.cut_ms is not None and making.trained_ms is None:
-            making = Making(instance=event.instance, cut_ms=making.cut_ms, trained_ms=event.unix_ms)
+            making = replace(making, trained_ms=event.unix_ms)
+        elif event.name == "publishing" and making.trained_ms is not None and making.staged_ms is None:
+            making = replace(making, staged_ms=event.unix_ms)
     return making
 
 
 def add_making(hops: Hops, records: VersionRecords, *, making: Making, unknown: list[str]) -> float | None:
-    """Pass, staging, publishing; returns when it was published."""
-    staged_ms = None if records.manifest is None else float(records.manifest.record.created_unix_ms)
+    """Pass, staging, publishing; returns when it was published.
+
+    The manifest tells when its snapshot was taken, which is where staging begins, so its end is the learner's word.
+    """
+    staged_ms = making.staged_ms
     published_ms = records.closed_ms if records.manifest is None else records.manifest.unix_ms
     if making.cut_ms is not None and making.trained_ms is not None:
         note = _step_note(records)
@@ -80,7 +87,11 @@ def add_making(hops: Hops, records: VersionRecords, *, making: Making, unknown: 
         hops.add("is staged", span=(making.trained_ms, staged_ms), stage="learner", who=making.instance, note=note)
     elif making.trained_ms is not None and published_ms is not None:
         hops.add(
-            "is staged and published", span=(making.trained_ms, published_ms), stage="learner", who=making.instance
+            "is staged and published",
+            span=(making.trained_ms, published_ms),
+            stage="learner",
+            who=making.instance,
+            note=_staged_note(records),
         )
     if staged_ms is not None and published_ms is not None:
         hops.add("is published", span=(staged_ms, published_ms), stage="learner", who=making.instance)

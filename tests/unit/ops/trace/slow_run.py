@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ops.replay.sources import Window
 from schemas.packed import pack_f32, pack_i32
@@ -21,14 +22,14 @@ from schemas.records import (
     Version,
     VersionRun,
 )
-from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES, WEIGHTS, Topic, full_name
+from topics.catalog import EVENTS, LEDGER, PROMPTS, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, Topic, full_name
 from topics.clock import Clock, Deadline, ManualClock, SystemClock
 from topics.kafka.raw import RawRecord
 from topics.log import Log, Writer, WriterSettings
 from topics.memory import MemoryLog
 
 RUN, PARTITIONS, GROUP = "slow", 2, 5
-TRAINED, DROPPED, FAILED = "trained", "dropped", "failed"
+TRAINED, DROPPED, FAILED, OPEN = "trained", "dropped", "failed", "open"
 PROMPTER, ROLLOUT, REWARD, LEARNER, SCHEDULER = (
     f"{stage}-host-1-aaaaaa" for stage in ("prompts", "rollout", "reward", "learner", "scheduler")
 )
@@ -126,6 +127,23 @@ class SlowRun:
         """Of the log in memory."""
         return MemorySource(self._memory)
 
+    def rescore(self, *, after_s: float, plugin_version: str, num_copies: int = 1) -> None:
+        """Score both members again as a shadow reward named `digits`."""
+        self.clock.wait(after_s)
+        now_ms = self.clock.unix_ms()
+        writer = self._memory.writer(WriterSettings(linger_ms=0.0))
+        for member in (0, 1) * num_copies:
+            scored = replace(
+                self._reward(member, begun_ms=now_ms, scored_ms=now_ms),
+                name="digits",
+                weight=0.0,
+                value=0.25 + 0.5 * member,
+                plugin_version=plugin_version,
+                producer=f"reward-host-2-{plugin_version}",
+            )
+            writer.write(SHADOW_REWARDS, scored)
+        writer.close(deadline=Deadline.after(20))
+
     def _pass(self, hop: str) -> None:
         began_s = self.clock.monotonic()
         self.clock.wait(HOPS[hop] + (self._more_s if hop == self._slow else 0.0))
@@ -156,7 +174,7 @@ class SlowRun:
             self._score()
         if self._fate == TRAINED:
             self._train()
-        else:
+        elif self._fate != OPEN:
             self._pass("waits for its outcome")
             self._writer.write(LEDGER, self._outcome())
 
@@ -175,11 +193,12 @@ class SlowRun:
         self._event(LEARNER, "phase_began", name="forward_backward", version=before)
         self._pass("is trained")
         self._event(LEARNER, "phase_began", name="staging_weights", version=before)
+        taken_ms = self.clock.unix_ms()
         self._pass("is staged")
-        staged_ms = self.clock.unix_ms()
+        self._event(LEARNER, "phase_began", name="publishing", version=before)
         self._pass("is published")
         self._writer.write(LEDGER, self._outcome())
-        self._writer.write(WEIGHTS, self._manifest(staged_ms))
+        self._writer.write(WEIGHTS, self._manifest(taken_ms))
         self._pass("waits for the scheduler")
         details = {"kind": "publish", "version": "1.1", "reason": "the newest"}
         self._event(SCHEDULER, "notice", name="commanded", details=details)
@@ -272,7 +291,7 @@ class SlowRun:
         result, reason = (Result.FAILED, Reason.ENGINE_FAILED) if fails else (Result.DROPPED, Reason.STALE)
         return MemberOutcome(member=member, attempt="try", result=result, reason=reason)
 
-    def _manifest(self, staged_ms: int) -> Manifest:
+    def _manifest(self, taken_ms: int) -> Manifest:
         return Manifest(
             run=self._run,
             version=Version(lineage=1, step=1),
@@ -281,7 +300,7 @@ class SlowRun:
             state_digest="00",
             num_bytes=0,
             seeds=(),
-            created_unix_ms=staged_ms,
+            created_unix_ms=taken_ms,
         )
 
     def _event(

@@ -19,7 +19,7 @@ from ops.trace.run import trace
 from ops.trace.show import as_json, lines_of
 from ops.trace.target import Target, TraceError, parse_target
 from schemas.records import Version
-from tests.unit.ops.trace.slow_run import DROPPED, FAILED, GROUP, HOPS, RUN, TRAINED, SlowRun
+from tests.unit.ops.trace.slow_run import DROPPED, FAILED, GROUP, HOPS, OPEN, RUN, TRAINED, SlowRun
 
 INJECTED_S = 0.5
 SAMPLE_HOPS = {
@@ -78,6 +78,41 @@ def test_the_text_marks_the_slowest_hop_and_json_has_all() -> None:
     found = orjson.loads(orjson.dumps(as_json(life)))
     assert found["slowest"] == "is scored by sum"
     assert len(found["hops"]) == len(life.hops)
+
+
+@pytest.mark.parametrize("fate", [TRAINED, DROPPED])
+@pytest.mark.parametrize("member", [1, None])
+def test_what_was_scored_after_the_end_is_apart(fate: str, member: int | None) -> None:
+    usual, run = life_of(SlowRun(fate), member=member), SlowRun(fate)
+    run.rescore(after_s=300, plugin_version="aa")
+    run.rescore(after_s=40, plugin_version="bb")
+    life = life_of(run, member=member)
+    assert (life.hops, life.whole_s, life.slowest) == (usual.hops, usual.whole_s, usual.slowest)
+    assert [each.plugin_version for each in life.afterwards] == ["aa", "bb"]
+    said = "0.75" if member == 1 else "2 samples, mean 0.5"
+    assert [each.note for each in life.afterwards] == [said, said]
+    assert sum("reward digits (plug-in bb) [reward-host-2]" in line for line in lines_of(life)) == 1
+    assert len(as_json(life)["afterwards"]) == 2  # type: ignore[arg-type]
+
+
+def test_a_reward_scored_again_by_the_same_plug_in_counts_its_members_once() -> None:
+    run = SlowRun(TRAINED)
+    run.rescore(after_s=300, plugin_version="aa", num_copies=2)
+    (again,) = life_of(run, member=None).afterwards
+    assert again.note == "2 samples, mean 0.5; 4 records, as some were scored more than once"
+
+
+def test_a_group_without_an_outcome_tells_two_plug_ins_of_a_name_apart() -> None:
+    run = SlowRun(OPEN)
+    run.rescore(after_s=1, plugin_version="aa")
+    run.rescore(after_s=1, plugin_version="bb")
+    waits = {hop.name: hop.who for hop in life_of(run, member=None).hops if hop.name.startswith("waits for reward d")}
+    assert waits == {f"waits for reward digits (plug-in {each})": f"reward-host-2-{each}" for each in ("aa", "bb")}
+
+
+def test_a_version_without_a_base_says_that_it_is_whole() -> None:
+    life = life_of(SlowRun(TRAINED), version=Version(lineage=1, step=1))
+    assert life.facts["base"] == "a whole version (no base)"
 
 
 def test_what_is_not_there_is_said() -> None:
