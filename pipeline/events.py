@@ -98,7 +98,7 @@ class Events:
         The detail `text` is a sentence for people: where there is one, it alone is logged.
         """
         said = {} if details is None else {key: _whole(value) for key, value in details.items()}
-        text = said.get("text", f"{name} {said} {gauges}")
+        text = said.get("text", " ".join(str(each) for each in (name, said, gauges) if each))
         _log.log(level_of(name), "%s", text, extra={"event": name, "details": said, "numbers": gauges})
         self._send("notice", name, gauges=gauges, details=said)
 

@@ -41,10 +41,11 @@ def next_credit(snapshot: Snapshot, settings: SchedulerSettings) -> Step | None:
     if lag is None:
         return None
     was = "none" if standing is None else str(standing.lag)
+    before = "" if standing is None else f", before on {standing.lag}"
     versions = "version" if seen.versions == 1 else "versions"
     return Step(
         lag=lag,
-        reason=f"groups are begun up to {seen.versions} {versions} behind; {lag} is reckoned with, it was {was}",
+        reason=f"groups are begun up to {seen.versions} {versions} behind: the credit counts on {lag}{before}",
         assumed={"publish_lag": was, "measured": str(seen.versions), "at_swap": str(seen.at_swap)},
     )
 

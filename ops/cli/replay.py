@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--version", "versions", metavar="L.S[..L.S]", help="Samples born of, and manifests of, these versions.")
 @click.option("--group", type=click.IntRange(min=0), help="One group, on all data topics.")
 @click.option("--sample", metavar="[RUN/]N/M", help="One sample: its prompt, records, rewards and outcome.")
+@click.option("--min-value", type=float, metavar="X", help="Rewards of at least this value.")
+@click.option("--max-value", type=float, metavar="X", help="Rewards of at most this value; failures have none.")
 @click.option("--leave-out", multiple=True, metavar="TOPIC/PARTITION/OFFSET", help="Pass over this record.")
 @click.option("--limit", type=click.IntRange(min=1), help="Most records.")
 @click.option(
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 @broker_options
 def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **given: object) -> None:
     """Show or copy records of a run. No consumer group is used and nothing is committed."""
-    from ops.replay.possible import check_possible
+    from ops.replay.possible import check_member, check_possible
     from ops.replay.sources import KafkaSource
 
     options = _Options(given)
@@ -59,6 +61,7 @@ def replay(run: str, *, kafka: str | None, runs_dir: Path, state_dir: Path, **gi
     log = open_raw_log(kafka, settings=saved_settings(run, runs_dir=runs_dir), state_dir=state_dir, role=role)
     source = KafkaSource(log, run=run)
     check_possible(selection, source)
+    check_member(selection, source)
     if to_dump is not None:
         _dump(source, to_dump)
     elif to_topic is not None or to_run is not None:
@@ -86,6 +89,10 @@ class _Options:
     def number(self, name: str) -> int | None:
         value = self._given[name]
         return value if isinstance(value, int) else None
+
+    def value(self, name: str) -> float | None:
+        value = self._given[name]
+        return value if isinstance(value, float) else None
 
     def path(self, name: str) -> Path | None:
         value = self._given[name]
@@ -125,6 +132,7 @@ class _Options:
             versions=None if versions is None else select.parse_versions(versions),
             group=self.number("group"),
             sample=None if sample is None else select.parse_sample(sample),
+            values=(self.value("min_value"), self.value("max_value")),
             left_out=frozenset(select.parse_place(place) for place in self.texts("leave_out")),
         )
 
@@ -157,6 +165,7 @@ class _Options:
 
 def _show(source: KafkaSource, selection: Selection, *, options: _Options) -> None:
     from ops.outputs import STANDARD_OUTPUT, writing
+    from ops.replay.possible import explain_nothing
     from ops.replay.replay import selected
 
     jsonl = options.path("jsonl")
@@ -170,6 +179,8 @@ def _show(source: KafkaSource, selection: Selection, *, options: _Options) -> No
             with jsonl.open("wb") as out:
                 count = _write(records, out, options=options)
     click.echo(f"{count} records", err=True)
+    if count == 0 and (said := explain_nothing(selection, source)):
+        click.echo(said, err=True)
 
 
 def _write(records: Iterator[tuple[Topic, RawRecord]], out: IO[bytes], *, options: _Options) -> int:

@@ -1,7 +1,7 @@
 """Which records: parsed from the command line, judged from headers and keys wherever that is enough.
 
 Role: `Selection` turns into offset ranges per topic (partition, offset, time) and into a filter (group, sample,
-version, left out).
+version, value, left out).
 Invariants: ranges narrow what is read at all; a record is decoded for a filter only when it lacks the header; bytes
 that cannot be decoded pass a filter on their key alone.
 Failure: `SelectionError` says what was seen and which form is wanted.
@@ -15,16 +15,18 @@ from datetime import UTC, datetime
 
 from ops.replay.sources import Source, decode
 from schemas.errors import CodecError, SettingsError
-from schemas.records import Record, Version
+from schemas.records import Record, Reward, Version
 from schemas.routing import HEADER_SAMPLE_ID, HEADER_VERSION, id_of, version_of
-from topics.catalog import BY_NAME, CATALOG, SAMPLES, WEIGHTS, Topic, partition_of
+from topics.catalog import BY_NAME, CATALOG, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, Topic, partition_of
 from topics.kafka.raw import RawRecord
 
 Bounds = tuple[int | None, int | None]  # both included
+Values = tuple[float | None, float | None]  # both included
+WITH_VALUES = (REWARDS, SHADOW_REWARDS)
 
 
 class SelectionError(SettingsError):
-    """A selection is not of the form that is wanted, or selects nothing there can be."""
+    """A selection is not of the form that is wanted, selects nothing there can be, or an id that is nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class Selection:
     versions: tuple[Version, Version] | None = None
     group: int | None = None
     sample: SampleRef | None = None
+    values: Values = (None, None)  # of rewards; a failure has none
     left_out: frozenset[tuple[str, int, int]] = field(default_factory=frozenset)  # (topic, partition, offset)
 
     @property
@@ -58,6 +61,8 @@ class Selection:
         """The topics named, else those that can hold what is asked for."""
         if self.topics:
             return self.topics
+        if self.values != (None, None):
+            return WITH_VALUES
         if self.wanted_group is not None:
             return tuple(topic for topic in CATALOG if topic.partitions == "data")
         return (SAMPLES, WEIGHTS) if self.versions is not None else CATALOG
@@ -84,6 +89,7 @@ class Selection:
             self._matches_time(record)
             and self._matches_id(topic, record, headers=headers)
             and self._matches_version(topic, record, headers=headers)
+            and self._matches_value(topic, record)
         )
 
     def _is_wanted(self, topic: Topic, partition: int, *, source: Source) -> bool:
@@ -126,6 +132,14 @@ class Selection:
         said = headers.get(HEADER_VERSION)
         version = parse_version(said.decode(errors="replace")) if said is not None else _own_version(topic, record)
         return version is not None and self.versions[0] <= version <= self.versions[1]
+
+    def _matches_value(self, topic: Topic, record: RawRecord) -> bool:
+        low, high = self.values
+        if low is None and high is None:
+            return True
+        decoded = _decoded(topic, record)
+        value = decoded.value if isinstance(decoded, Reward) else None
+        return value is not None and (low is None or value >= low) and (high is None or value <= high)
 
 
 def parse_topics(names: tuple[str, ...]) -> tuple[Topic, ...]:

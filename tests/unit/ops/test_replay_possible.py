@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ops.replay.possible import check_possible
+from ops.replay.possible import check_member, check_possible, explain_nothing
 from ops.replay.select import SampleRef, Selection, SelectionError
 from ops.replay.sources import Window
 from schemas.records import Version
+from tests.unit.ops.trace.slow_run import GROUP, TRAINED, SlowRun
 from topics.catalog import COMMANDS, EVENTS, LEDGER, SAMPLES, WEIGHTS, Topic, num_partitions
 
 V = [Version(lineage=1, step=step) for step in range(3)]
@@ -38,6 +39,10 @@ class Windows:
         (Selection(partition=2, group=7), "group 7 is on partition 3, and 2 is wanted"),
         (Selection(partition=2, sample=SampleRef(run=None, group=7, member=0)), "group 7 is on partition 3"),
         (Selection(partition=3, group=7), None),
+        (Selection(values=(0.5, 0.1)), "--min-value is 0.5 and --max-value is below that, 0.1"),
+        (Selection(values=(None, float("nan"))), "compared with nan"),
+        (Selection(values=(None, 0.1), topics=(SAMPLES,)), "records of samples have no value"),
+        (Selection(values=(0.1, 0.1)), None),
         (Selection(partition=0, group=7, topics=(EVENTS, SAMPLES)), None),
         (Selection(offsets=(4, 4), times_ms=(5, 5), versions=(V[1], V[1])), None),
         (Selection(offsets=(10**9, None)), None),  # not there yet
@@ -51,3 +56,20 @@ def test_what_nothing_can_match_is_said(selection: Selection, said: str | None) 
     with pytest.raises(SelectionError, match=said) as refused:
         check_possible(selection, Windows())  # type: ignore[arg-type]
     assert refused.value.hint
+
+
+def test_a_member_that_the_group_does_not_have_is_said() -> None:
+    source = SlowRun(TRAINED).source
+    check_member(Selection(sample=SampleRef(run=None, group=GROUP, member=1)), source)
+    with pytest.raises(SelectionError, match="has 2 members, from 0 on; there is no member 99"):
+        check_member(Selection(sample=SampleRef(run=None, group=GROUP, member=99)), source)
+    check_member(Selection(sample=SampleRef(run=None, group=99999, member=99)), source)
+
+
+def test_an_id_that_is_nowhere_is_an_error_that_says_where_it_was_looked_for() -> None:
+    source = SlowRun(TRAINED).source
+    with pytest.raises(SelectionError, match=r"nothing of sample 99999/0 was found.*partition 1 of prompts, samples"):
+        explain_nothing(Selection(sample=SampleRef(run=None, group=99999, member=0)), source)
+    said = explain_nothing(Selection(group=GROUP, values=(2.0, None)), source)
+    assert "nothing of group 5 was found; looked for on partition 1 of rewards, shadow-rewards" in said
+    assert explain_nothing(Selection(values=(2.0, None)), source) == ""

@@ -9,7 +9,7 @@ from ops.replay.select import SampleRef, Selection, SelectionError
 from schemas.codec import encode, headers_of, key_of
 from schemas.records import Record, Version
 from tests.unit.ops.little_run import RUN, reward, sample, trained
-from topics.catalog import LEDGER, REWARDS, SAMPLES, WEIGHTS, Topic
+from topics.catalog import LEDGER, REWARDS, SAMPLES, SHADOW_REWARDS, WEIGHTS, Topic
 from topics.kafka.raw import RawRecord
 
 
@@ -98,3 +98,12 @@ def test_bytes_that_are_no_record_match_by_key_and_no_more() -> None:
     assert Selection(sample=select.parse_sample("4/1")).matches(SAMPLES, bad)
     assert not Selection(group=5).matches(SAMPLES, bad)
     assert not Selection(versions=select.parse_versions("1.0")).matches(SAMPLES, bad)
+
+
+@pytest.mark.parametrize(("bounds", "wanted"), [((None, 0.25), True), ((0.25, None), True), ((0.3, None), False)])
+def test_a_reward_matches_by_its_value_and_a_failure_by_none(bounds: select.Values, wanted: bool) -> None:
+    selection = Selection(values=bounds)
+    assert selection.chosen_topics() == (REWARDS, SHADOW_REWARDS)
+    assert selection.matches(REWARDS, raw(reward(4, 1, value=0.25))) is wanted
+    assert not selection.matches(REWARDS, raw(reward(4, 1, value=None)))
+    assert not selection.matches(SAMPLES, raw(sample(4, 1)))
