@@ -1,9 +1,10 @@
 """What the processes of a run did, from their events: who took part, where time went, steps.
 
 Data in: StageEvents, in order per instance. Data out: shares of time, one entry per step.
-Invariants: time between two events of an instance belongs to the phase it was in, so a process that was killed counts
-up to its last event; differences are of the instance's own monotonic clock and clamp at 0 (promise 13). Steps of
-abandoned branches are left out. Numbers over time are those of `ops.live` (`ops.report.verdicts`).
+Invariants: only those of the run itself are given to it (`ops.live.late`); time between two events of an instance
+belongs to the phase it was in, so a process that was killed counts up to its last event; differences are of the
+instance's own monotonic clock and clamp at 0 (promise 13). Steps of abandoned branches are left out. Numbers over
+time are those of `ops.live` (`ops.report.verdicts`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ class Process:
     stage: str
     instance: str
     pid: int | None
+
+
+def process_of(event: StageEvent) -> Process:
+    """The one that said it."""
+    return Process(stage=event.stage, instance=event.instance, pid=pid_of(event.instance))
 
 
 @dataclass
@@ -63,8 +69,7 @@ class Activity:
             self.first_unix_ms = event.unix_ms
         self._heard.add(event.unix_ms // _HEARD_MS)
         if event.instance not in self.processes:
-            pid = pid_of(event.instance)
-            self.processes[event.instance] = Process(stage=event.stage, instance=event.instance, pid=pid)
+            self.processes[event.instance] = process_of(event)
         self._spend(event)
         if event.stage == "learner" and event.version is not None:
             self.versions.add(event.version)

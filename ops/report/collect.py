@@ -19,9 +19,10 @@ import orjson
 from blake3 import blake3
 
 from ops.evaluations import EvaluationCurve, curves_of, evaluations_of
+from ops.live.late import LateComers
 from ops.live.picture import SeriesPicture
 from ops.report.accounts import Accounts
-from ops.report.activity import Activity
+from ops.report.activity import Activity, Process, process_of
 from ops.report.journal import Journal
 from ops.report.reading import read_to_end
 from ops.report.scores import Scores
@@ -50,6 +51,7 @@ class RunFacts:
     verdicts: tuple[Said, ...] = ()
     series: Mapping[str, SeriesPicture] = field(default_factory=dict)  # of `ops.live.series`
     evaluations: tuple[EvaluationCurve, ...] = ()
+    afterwards: tuple[Process, ...] = ()  # those that joined after the run's end
 
 
 def collect(log: Log, *, run_file: RunFile) -> RunFacts:
@@ -65,10 +67,17 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
         _fold_partition(log, partition, accounts=accounts, scores=scores)
     activity, journal, verdicts = Activity(view.lineages), Journal(), Verdicts(run_file)
     published = _published(log, verdicts)  # (3)
+    late = LateComers(sealed_ms=None if view.sealed is None else view.sealed.sealed_unix_ms)
+    afterwards: dict[str, Process] = {}
     for envelope in read_to_end(log, [EVENTS]):
-        if isinstance(envelope.record, StageEvent):
-            for fold in (activity, journal, verdicts):
-                fold.add(envelope.record)
+        event = envelope.record
+        if not isinstance(event, StageEvent):
+            continue
+        if late.add(event):  # of those who scored or looked at it later, the run's time and shares know nothing
+            afterwards.setdefault(event.instance, process_of(event))
+            continue
+        for fold in (activity, journal, verdicts):
+            fold.add(event)
     return RunFacts(
         view=view,
         accounts=accounts,
@@ -79,6 +88,7 @@ def collect(log: Log, *, run_file: RunFile) -> RunFacts:
         evaluations=tuple(curves_of(evaluations_of(log), view.lineages)),
         verdicts=verdicts.said(),
         series=verdicts.series(),
+        afterwards=tuple(each for name, each in afterwards.items() if name in late),
         num_published=len(published | {str(each) for each in activity.versions}),
     )
 

@@ -67,7 +67,9 @@ def _sections(contents: Contents) -> dict[str, str]:
         "Audit": audit,
         "What happened": tables.decisions(facts) + tables.notices(facts),
         "Settings": tables.settings(contents.run_file),
-        "Environment": tables.launches(contents.launches) + tables.processes(summary) + tables.environment(summary),
+        "Environment": tables.launches(contents.launches)
+        + tables.processes(summary, facts)
+        + tables.environment(summary),
     }
 
 

@@ -14,6 +14,7 @@ import orjson
 from pydantic import BaseModel
 
 from ops.evaluations import EvaluationCurve
+from ops.report.activity import Process
 from ops.report.collect import RunFacts
 from ops.report.plots import phase_kind
 from ops.report.summary import RunSummary, shown
@@ -112,10 +113,17 @@ def notices(facts: RunFacts) -> str:
     return table("Notices", ("stage", "notice", "times", "last (UTC)", "what it said then"), rows=rows)
 
 
-def processes(summary: RunSummary) -> str:
-    """Who took part."""
-    rows = [(each.stage, "-" if each.pid is None else str(each.pid), each.instance) for each in summary.processes]
-    return table("Processes", ("stage", "pid", "instance"), rows=rows)
+def processes(summary: RunSummary, facts: RunFacts) -> str:
+    """Who took part, and who joined afterwards."""
+    headers = ("stage", "pid", "instance")
+    found = table("Processes", headers, rows=map(_process, summary.processes))
+    if facts.afterwards:
+        found += table("Joined after the end, no part of its time", headers, rows=map(_process, facts.afterwards))
+    return found
+
+
+def _process(process: Process) -> Row:
+    return process.stage, "-" if process.pid is None else str(process.pid), process.instance
 
 
 def launches(records: Sequence[Mapping[str, Json]]) -> str:

@@ -3,7 +3,8 @@
 Role: the report stands on the fold that the live views stand on; here it is looked at as time passes on the log.
 Data in: manifests, then StageEvents in the order of their topic. Data out: shares of time by verdict, series.
 Invariants: a look every `LOOK_MS` at first; where there are more than `MOST_LOOKS` of them the time between two
-doubles, so memory and time are bounded; time in which nothing was heard counts for no verdict.
+doubles, so memory and time are bounded; time in which nothing was heard counts for no verdict, nor does the start, in
+which a stage that comes was not heard yet.
 Failure: none.
 """
 
@@ -23,6 +24,7 @@ from schemas.records import Record, StageEvent
 LOOK_MS = 5_000
 MOST_LOOKS = 400
 _NO_WORK = frozenset({"starting", "finished", "nobody", "stopped"})  # nothing flowed, so nobody waited for anybody
+_FLOW = frozenset({"prompts", "rollout", "learner"})  # stages without which nothing flows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Verdicts:
 
     run_file: RunFile
     _spent_ms: dict[str, int] = field(default_factory=dict)  # by kind
+    _before_ms: int = 0  # in which a stage of the pipeline was missing that had not been heard at all
     _last: dict[str, Verdict] = field(default_factory=dict)
     _num_looks: int = 0
     _every_ms: int = LOOK_MS
@@ -69,16 +72,26 @@ class Verdicts:
 
     def said(self) -> tuple[Said, ...]:
         """Every verdict that was given, the most frequent first."""
-        all_ms = sum(self._spent_ms.values())
-        kinds = sorted(self._spent_ms, key=lambda kind: -self._spent_ms[kind])
-        return tuple(Said(share=self._spent_ms[kind] / all_ms, last=self._last[kind]) for kind in kinds)
+        spent_ms = dict(self._spent_ms)
+        if self._before_ms:  # they never came
+            spent_ms["missing"] = spent_ms.get("missing", 0) + self._before_ms
+        all_ms = sum(spent_ms.values())
+        kinds = sorted(spent_ms, key=lambda kind: -spent_ms[kind])
+        return tuple(Said(share=spent_ms[kind] / all_ms, last=self._last[kind]) for kind in kinds)
 
     def series(self) -> Mapping[str, SeriesPicture]:
         """Numbers over time, by name; see `ops.live.series`."""
         return self._picture().series
 
     def _look(self, *, passed_ms: int) -> None:
-        verdict = judge(self._picture())
+        picture = self._picture()
+        verdict = judge(picture)
+        if {each.stage for each in picture.processes} >= _FLOW:
+            self._before_ms = 0
+        elif verdict.kind == "missing":
+            self._before_ms += passed_ms
+            self._last[verdict.kind] = verdict
+            return
         if verdict.kind not in _NO_WORK:
             self._spent_ms[verdict.kind] = self._spent_ms.get(verdict.kind, 0) + passed_ms
             self._last[verdict.kind] = verdict

@@ -9,7 +9,7 @@ import pytest
 from ops.report.collect import collect, summarise
 from ops.report.summary import RunSummary
 from ops.run_file import RunFile
-from tests.unit.ops.report.made_run import PARTITIONS, MadeRun, settings, two_lineages, v
+from tests.unit.ops.report.made_run import PARTITIONS, START_MS, MadeRun, settings, two_lineages, v
 from topics.memory import MemoryLog
 
 
@@ -156,3 +156,22 @@ def test_an_empty_run_has_a_summary(log: MemoryLog, run_file: RunFile) -> None:
     summary = _summary(log, run_file)
     assert (summary.samples_produced, summary.steps, summary.reward_first) == (0, 0, None)
     assert "0 produced" in summary.text()
+
+
+def test_who_scores_after_the_end_is_no_part_of_the_runs_time(log: MemoryLog, run_file: RunFile) -> None:
+    two_lineages(log)
+    run = MadeRun(log)
+    for instance in ("learner-host-12-bbbbbb", "scheduler-host-41-cccccc"):
+        run.event(instance, "notice", name="stopped", at_s=11)
+    usual = _summary(log, run_file)
+    run.event("reward-host-99-dddddd", "phase_began", name="scoring", at_s=300)
+    for at_s in range(301, 400, 2):
+        run.event("reward-host-99-dddddd", "heartbeat", name="heartbeat", at_s=at_s)
+    run.end()
+    facts = collect(log, run_file=run_file)
+    assert [each.instance for each in facts.afterwards] == ["reward-host-99-dddddd"]
+    again = summarise(facts, run_file=run_file)
+    assert (again.num_processes, again.waits) == (usual.num_processes, usual.waits)
+    last_ms = max(each.began_ms + each.bin_ms * len(each.values) for each in facts.series.values())
+    assert last_ms < START_MS + 60_000
+    assert "missing" not in {each.last.kind for each in facts.verdicts}

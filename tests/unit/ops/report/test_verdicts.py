@@ -64,3 +64,13 @@ def test_looks_are_bounded_and_silence_counts_for_no_verdict(tmp_path: Path, mon
 
 def test_a_run_of_which_nothing_was_heard_has_no_verdict(tmp_path: Path) -> None:
     assert Verdicts(settings("r", folder=tmp_path)).said() == ()
+
+
+def test_a_stage_that_is_heard_late_at_the_start_was_not_missing(tmp_path: Path) -> None:
+    folded = Verdicts(settings("r", folder=tmp_path))
+    for second in range(40):
+        folded.add(event("rollout", "heartbeat", "heartbeat", at_s=second))
+    assert [each.last.kind for each in folded.said()] == ["missing"], "as long as nobody knows that it comes"
+    for each in slow_rollouts(60, began_s=40):
+        folded.add(each)
+    assert [each.last.kind for each in folded.said()] == ["rollout"]
