@@ -8,14 +8,13 @@ Failure: exceptions, which the consumer turns into failures of the sample.
 
 from __future__ import annotations
 
-import importlib
 import re
-import warnings
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from consumers.rewards.api import Sample, answer, completion_text, metadata, metadata_json
+from pipeline.sources.reasoning_library import reasoning_library
 
 # A sign belongs to the number unless a digit, letter or bracket stands before it: "5-3" ends in 3, "= -3" in -3.
 _NUMBER = re.compile(
@@ -81,10 +80,8 @@ class ReasoningGym:
     version = "1"
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # a library it pulls in has invalid comparisons; seen at its first compilation
-            warnings.simplefilter("ignore", SyntaxWarning)
-            factory = importlib.import_module("reasoning_gym.factory")  # an extra, and slow to import
-        self._scorer_of = cast("Callable[[str], Callable[[str, object], float]]", factory.get_score_answer_fn)
+        library = reasoning_library()  # an extra, and slow to import
+        self._scorer_of = cast("Callable[[str], Callable[[str, object], float]]", library.get_score_answer_fn)
         self._scorers: dict[str, Callable[[str, object], float]] = {}
 
     def score(self, sample: Sample) -> float:

@@ -1,16 +1,15 @@
 """The numbers above the page, of one picture.
 
-Role: what the tiles show and what a curve's legend says of now, so that one page gives one reading: open, ready and
-credit are those the verdict is told from (`ops.live.measures`).
+Role: what the tiles show and what a curve's legend says of now, so that one page gives one reading: groups and rates
+are those the verdict is told from (`ops.live.measures`).
 Data in: `RunPicture`. Data out: plain values for JSON.
-Invariants: of a run that goes on rates are the counters' over the last `ops.live.process.RATE_S`; of one that ended
-the whole run's; None means unknown.
+Invariants: of a run that goes on rates are over the last steps and heartbeats; of one that ended the whole run's;
+None means unknown.
 Failure: none.
 """
 
 from __future__ import annotations
 
-from ops.live.crew import at_work, rate
 from ops.live.measures import measures_of
 from ops.live.picture import RunPicture, SeriesPicture
 
@@ -36,7 +35,7 @@ def _values(picture: RunPicture) -> dict[str, float | None]:
         "open_groups": measures.open_groups,
         "ready_groups": measures.ready_groups,
         "credit_groups": measures.credit,
-        "trained_per_s": rate(at_work(picture.processes, "learner"), "samples_trained"),
+        "trained_per_s": measures.trained_per_s,
         "samples_per_s": measures.samples_per_s,
         "tokens_per_s": measures.tokens_per_s,
     }

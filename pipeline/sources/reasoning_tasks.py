@@ -10,12 +10,11 @@ Failure: `SettingsError` for an unknown task, with close matches, and for a conf
 from __future__ import annotations
 
 import difflib
-import importlib
-import warnings
 from collections.abc import Mapping
 from typing import Protocol, cast
 
 from pipeline.sources.base import Row
+from pipeline.sources.reasoning_library import reasoning_library
 from pipeline.sources.shaping import invalid
 from schemas.errors import SettingsError
 
@@ -82,10 +81,7 @@ def _open(task: str, *, config: Mapping[str, object]) -> _Dataset:
 
 def _library() -> _Library:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of a package it imports, on the first compilation
-            importlib.import_module("reasoning_gym")  # registers the tasks
-            return cast("_Library", importlib.import_module("reasoning_gym.factory"))
+        return cast("_Library", reasoning_library())
     except ImportError as error:
         raise SettingsError(
             f"source kind reasoning_gym needs the package reasoning-gym: {error}", hint="install rlweave[tasks]"

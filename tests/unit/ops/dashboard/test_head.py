@@ -9,12 +9,11 @@ import pytest
 
 from ops.dashboard.head import head_of
 from ops.live.measures import measures_of
-from ops.live.picture import ProcessPicture, RunPicture, SeriesPicture, Standing, Totals
+from ops.live.picture import ProcessPicture, RunPicture, SeriesPicture, Standing, StepsPicture, Totals
 from tests.unit.ops.little_run import NOW_MS
 
 
 def process(stage: str, *, standing: Standing = "at work", **numbers: float) -> ProcessPicture:
-    rates = {name: value for name, value in numbers.items() if name.startswith("samples_")}
     return ProcessPicture(
         stage=stage,
         name=stage,
@@ -28,8 +27,7 @@ def process(stage: str, *, standing: Standing = "at work", **numbers: float) -> 
         began_ms=NOW_MS - 9_000,
         heard_ms=NOW_MS,
         version=None,
-        gauges={name: value for name, value in numbers.items() if name not in rates},
-        rates=rates,
+        gauges=numbers,
     )
 
 
@@ -46,13 +44,14 @@ def values_of(picture: RunPicture) -> dict[str, float | None]:
 def test_open_ready_and_credit_are_what_the_verdict_is_told_from() -> None:
     picture = run(
         process("prompts", open_groups=48.0, credit_groups=64.0),
-        process("learner", ready_groups=32.0, open_groups=47.0, samples_trained=330.0),
+        process("learner", ready_groups=32.0, open_groups=47.0),
     )
+    picture = replace(picture, steps=StepsPicture(num=20, trained_per_s=330.0))
     measures, values = measures_of(picture), values_of(picture)
     assert values["open_groups"] == measures.open_groups == 48.0
     assert values["ready_groups"] == measures.ready_groups == 32.0
     assert values["credit_groups"] == measures.credit == 64.0
-    assert values["trained_per_s"] == 330.0
+    assert values["trained_per_s"] == measures.trained_per_s == 330.0
 
 
 def test_what_nobody_said_is_unknown() -> None:
