@@ -10,6 +10,7 @@ Failure: none.
 
 from __future__ import annotations
 
+from ops.live.crew import told
 from ops.live.measures import measures_of
 from ops.live.picture import RunPicture, SeriesPicture
 
@@ -24,6 +25,7 @@ def head_of(picture: RunPicture) -> dict[str, object]:
         "window_s": picture.window_s,
         "totals": picture.totals,
         "facts": picture.facts,
+        "afterwards": told(picture.afterwards),
         "last_step": picture.last_step,
         "values": _values(picture) if picture.is_live else _means(picture),
     }

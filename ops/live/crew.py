@@ -6,6 +6,7 @@ Data in: `ProcessPicture`s. Data out: sums, largest values, means; None where no
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from ops.live.picture import ProcessPicture
@@ -52,3 +53,10 @@ def rewards_of(processes: Iterable[ProcessPicture]) -> dict[str, str]:
             if (match := _REWARD.match(name)) is not None:
                 found[match[1]] = ".".join(match[2].split(".")[2:])
     return dict(sorted(found.items()))
+
+
+def told(processes: Iterable[ProcessPicture]) -> str:
+    """Names, each once: `reward digits, twice`; empty of nobody."""
+    counts = Counter(each.name for each in processes)
+    times = {1: "", 2: ", twice"}
+    return "; ".join(f"{name}{times.get(num, f', {num} times')}" for name, num in sorted(counts.items()))

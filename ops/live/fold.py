@@ -3,7 +3,8 @@
 Role: the one fold that every view of a run stands on; knows no broker, no terminal and no clock.
 Data in: events, ledger records and manifests, those of a partition in order. Data out: `RunPicture`.
 Invariants: memory does not grow with the run but by 33 bytes per group (outcomes) and what `MOST_PROCESSES` processes
-take; what a process says after its end changes nothing but a step, which was made.
+take; what a process says after its end changes nothing but a step, which was made; who joins after the run's end
+(`ops.live.late`) moves neither its end nor its numbers. Of a run that is over nobody measures lag, so there is none.
 Failure: none; a record that does not belong is passed over.
 """
 
@@ -14,6 +15,7 @@ from contextlib import suppress
 
 from ops.live.flows import LagHistory, flows
 from ops.live.ids import Ids
+from ops.live.late import LateComers
 from ops.live.notices import Notices
 from ops.live.picture import ProcessPicture, RunFacts, RunPicture, Standing, Totals
 from ops.live.process import ProcessFold, rank_of
@@ -55,6 +57,7 @@ class RunFold:
         self._last_step: Mapping[str, float] = {}
         self._steps = Steps()
         self._admitted: float | None = None
+        self._late = LateComers()
         self.newest_ms = 0
 
     def add_event(self, event: StageEvent, *, heard_s: float) -> None:
@@ -63,14 +66,17 @@ class RunFold:
         if process is None:
             process = self._processes[event.instance] = ProcessFold(event)
             self._make_room()
-        at_ms = process.at_ms(event)
-        self.newest_ms = max(self.newest_ms, event.unix_ms)
+        at_ms, is_late = process.at_ms(event), self._late.add(event)
         was_stopped = process.stopped
-        if event.kind == "notice":
-            self._hear(event, at_ms=at_ms)
+        if not is_late:
+            self.newest_ms = max(self.newest_ms, event.unix_ms)
+            if event.kind == "notice":
+                self._hear(event, at_ms=at_ms)
         if was_stopped or not process.add(event):
             return
         self._heard_s[event.instance] = heard_s
+        if is_late:
+            return
         self._versions.add_event(event, at_ms=at_ms)
         if event.kind == "heartbeat":
             self._series.add_beat(process, at_ms=at_ms)
@@ -85,6 +91,8 @@ class RunFold:
         if isinstance(record, Outcome | LineageStarted | LedgerSealed):
             with suppress(RecordInvalid):
                 self._ledger.add(partition, record)
+            seal = self._ledger.sealed
+            self._late.sealed_ms = None if seal is None else seal.sealed_unix_ms
 
     def add_manifest(self, record: Record | None, *, unix_ms: int) -> None:
         """Take one record of the weights topic."""
@@ -116,7 +124,10 @@ class RunFold:
         if share_read < 1.0:  # so far it is as late as the last event that was read
             now_s = max(self._heard_s.values(), default=now_s)
             now_ms = self.newest_ms if self.newest_ms else now_ms
-        standings = self._standings(now_s=now_s, quiet_s=quiet_s)
+        everybody = self._standings(now_s=now_s, quiet_s=quiet_s)
+        late = {instance: standing for instance, standing in everybody.items() if instance in self._late}
+        standings = {instance: standing for instance, standing in everybody.items() if instance not in late}
+        afterwards = self._pictures(late, now_ms=now_ms, window_ms=round(WINDOW_S * 1000), spans_s=0.0)
         is_live = "at work" in standings.values()
         now_ms = now_ms if is_live or self.newest_ms == 0 else self.newest_ms
         window_ms, is_settled = self._window(standings, now_ms=now_ms)
@@ -124,7 +135,8 @@ class RunFold:
         steps, versions = self._steps.picture(now_ms), self._versions.pictures()
         since_ms = now_ms - window_ms if is_settled else None
         behind = versions_behind(processes, versions)
-        lag = self._lag.pictures(steps_per_s=steps.per_s, since_ms=since_ms, behind=behind)
+        is_over = not is_live and share_read >= 1.0
+        lag = () if is_over else self._lag.pictures(steps_per_s=steps.per_s, since_ms=since_ms, behind=behind)
         return RunPicture(
             run=self._run,
             now_ms=now_ms,
@@ -132,6 +144,7 @@ class RunFold:
             share_read=share_read,
             window_s=window_ms / 1000,
             processes=processes,
+            afterwards=afterwards,
             versions=versions,
             lag=lag,
             flows=flows(processes, lag=lag, steps_per_s=steps.per_s, behind=behind),

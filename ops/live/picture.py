@@ -78,7 +78,7 @@ class VersionPicture:
 
     version: Version
     trained_ms: int | None = None  # end of its optimizer step
-    staged_ms: int | None = None  # its manifest was made: all chunks can be fetched
+    staged_ms: int | None = None  # all its chunks are there, and its transaction begins
     published_ms: int | None = None  # its manifest became readable
     commanded_ms: int | None = None  # the scheduler sent it out; the first wave
     served_ms: Mapping[str, int] = field(default_factory=dict)  # instance -> first token could be made with it
@@ -241,8 +241,9 @@ class RunPicture:
     share_read: float  # part of what there was when the follower began that is folded in; below 1: totals are not whole
     window_s: float  # over which shares are
     processes: tuple[ProcessPicture, ...] = ()  # in the order prompts, rollout, reward, ..., learner, scheduler, rest
+    afterwards: tuple[ProcessPicture, ...] = ()  # those that joined after the run's end; no part of it
     versions: tuple[VersionPicture, ...] = ()  # oldest first
-    lag: tuple[LagPicture, ...] = ()
+    lag: tuple[LagPicture, ...] = ()  # of a run that is over: nobody measures it
     flows: tuple[FlowPicture, ...] = ()  # in the order of the pipeline
     commands: tuple[CommandPicture, ...] = ()  # oldest first, heartbeats left out
     notices: tuple[NoticePicture, ...] = ()  # oldest first

@@ -48,7 +48,7 @@ class Versions:
         """A manifest became readable; `unix_ms` of its record."""
         way = self._way(manifest.version)
         if way.published_ms is None:
-            way.staged_ms, way.published_ms = manifest.created_unix_ms, unix_ms
+            way.published_ms = unix_ms
             way.encoding, way.num_bytes = manifest.encoding, num_bytes_of(manifest)
 
     def add_event(self, event: StageEvent, *, at_ms: int) -> None:
@@ -88,6 +88,9 @@ class Versions:
         if event.kind == "phase_began" and event.name == "staging_weights" and event.version is not None:
             way = self._way(Version(lineage=event.version.lineage, step=event.version.step + 1))
             way.trained_ms = at_ms if way.trained_ms is None else way.trained_ms
+        elif event.kind == "phase_began" and event.name == "publishing" and event.version is not None:
+            way = self._way(Version(lineage=event.version.lineage, step=event.version.step + 1))
+            way.staged_ms = at_ms if way.staged_ms is None else way.staged_ms
 
     def _add_served(self, version: Version, *, instance: str, at_ms: int) -> None:
         if self._served.get(instance) == version:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from ops.live.crew import told
 from ops.live.picture import ProcessPicture, RunPicture
 from ops.top.strip import legend, mark_of, strip
-from ops.top.words import padded, plain, span
+from ops.top.words import clock, padded, plain, span
 
 STRIP_S = 60.0
 _NAME, _PHASE, _VERSION, _WAITS = 14, 18, 8, 9
@@ -50,6 +51,16 @@ def beside_line(picture: RunPicture) -> Text | None:
     counts = Counter(_ending(process) for process in picture.processes if process.instance not in shown)
     parts += [f"{num} {word}" for word, num in sorted(counts.items())]
     return Text(f"beside: {', '.join(parts)}", style="dim") if parts else None
+
+
+def afterwards_line(picture: RunPicture) -> Text | None:
+    """Who joined after the run's end, and when it was last heard; None: nobody did."""
+    if not picture.afterwards:
+        return None
+    last_ms = max(process.heard_ms for process in picture.afterwards)
+    is_on = any(process.standing == "at work" for process in picture.afterwards)
+    when = "still at work" if is_on else f"last at {clock(last_ms)}"
+    return Text(f"afterwards: {plain(told(picture.afterwards))} ({when})", style="dim")
 
 
 def _ending(process: ProcessPicture) -> str:

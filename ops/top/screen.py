@@ -18,7 +18,7 @@ from ops.live.picture import RunPicture, Verdict
 from ops.live.verdict import judge
 from ops.top import figures
 from ops.top.diagram import pipeline
-from ops.top.rows import beside_line, process_lines
+from ops.top.rows import afterwards_line, beside_line, process_lines
 from ops.top.words import cut, plain, span
 
 MOST_LISTED = 10  # commands, notices
@@ -81,7 +81,7 @@ def _parts(picture: RunPicture, *, width: int) -> list[_Part]:
         _Part(rank=9, lines=[Text()] if flow else []),
         _Part(rank=1, lines=processes, least=min(len(processes), 6)),
         _Part(rank=3, lines=legend, least=2),
-        _Part(rank=6, lines=[] if beside is None else [beside]),
+        _Part(rank=6, lines=[line for line in (beside, afterwards_line(picture)) if line is not None]),
         _Part(rank=8, lines=[Text()]),
         _Part(rank=4, lines=[] if lag is None else _folded(lag, width), least=1),
         _Part(rank=2, lines=[figures.rates(picture, measures)]),

@@ -236,24 +236,26 @@ function tables(run) {
     ],
   });
   const lag = new KeyedTable({
-    caption: "How far each reader is behind", key: (each) => `${each.group}/${each.topic}`, empty: "The scheduler has not measured any.",
+    caption: "How far each reader is behind", key: (each) => `${each.group}/${each.topic}`, empty: "None is measured: the scheduler has not yet, or the run is over.",
     columns: [
       { head: "Reader", value: (each) => each.group.replace(".", " ") }, { head: "Topic", value: (each) => each.topic }, { head: "Records", value: (each) => number(each.records), num: true },
       { head: "Time", value: (each) => (each.seconds === null ? "–" : duration(each.seconds * 1000)), num: true }, { head: "Steps' worth", value: (each) => number(each.versions, 2), num: true },
       { head: "Grows per s", value: (each) => growth(each.records_per_s), num: true },
     ],
   });
+  const afterwards = h("p", { class: "muted", hidden: true });
   const section = (id, title, more, ...content) => h("section", { "aria-labelledby": id }, h("div", { class: "head" }, h("h2", { id }, title), more), content);
   const link = (query, text) => h("a", { class: "button", href: page(query) }, text);
   return {
     sections: [
       section("drops-title", "What was not trained", h("p", { class: "row" }, link("", "All of them"), link("list=groups", "All groups")), h("div", { class: "card" }, drops.element)),
       h("div", { class: "two" }, section("commands-title", "Commands and why", terms("credit", "wave"), h("div", { class: "card" }, commands.element, folded.element)), section("notices-title", "Notices", null, h("div", { class: "card" }, notices.element))),
-      section("processes-title", "Processes", terms("lineage", "peer"), h("div", { class: "card" }, processes.element)),
+      section("processes-title", "Processes", terms("lineage", "peer"), h("div", { class: "card" }, processes.element, afterwards)),
       section("lag-title", "Lag", null, h("div", { class: "card" }, lag.element)),
     ],
     update(parts) {
       if (parts.processes) { processList = parts.processes; called = labels(processList); }
+      if (parts.head) { setText(afterwards, `Joined after the run's end, no part of its time: ${parts.head.afterwards}.`); afterwards.hidden = !parts.head.afterwards; }
       if (parts.head && parts.head.facts) bound = parts.head.facts.max_staleness;
       if (parts.drops) {
         const last = {};

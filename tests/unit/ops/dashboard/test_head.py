@@ -64,3 +64,9 @@ def test_of_a_run_that_ended_rates_are_of_all_of_it_and_not_the_mean_of_its_step
     )
     picture = replace(run(), is_live=False, totals=Totals(trained=2_000), series={"trained_per_s": steps})
     assert values_of(picture)["trained_per_s"] == pytest.approx(200.0)
+
+
+def test_who_joined_after_the_end_is_named() -> None:
+    twice = (process("reward", standing="stopped"),) * 2
+    assert head_of(replace(run(process("learner")), afterwards=twice))["afterwards"] == "reward, twice"
+    assert head_of(run(process("learner")))["afterwards"] == ""

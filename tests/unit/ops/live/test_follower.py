@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from ops.live.crew import told
 from ops.live.flows import LagHistory
 from ops.live.follower import ASK_S, Follower, FollowSettings
 from ops.live.ids import Ids
@@ -274,3 +275,49 @@ def test_what_comes_later_is_folded_in(log: MemoryLog, clock: ManualClock) -> No
         clock.advance(1)
         follower.turn()
         assert the(follower.picture(), ROLLOUT).phase == "swapping"
+
+
+def ended_run(log: MemoryLog) -> MadeRun:
+    """A learner, a reward and a scheduler that measured lag, until second 10."""
+    run, gauges = MadeRun(log), {f"lag_records{{group=rlweave.{RUN}.reward.sum,topic=samples}}": 512.0}
+    run.event(LEARNER, "phase_began", name="waiting_for_data", at_s=0)
+    run.event(REWARD, "phase_began", name="scoring", at_s=0)
+    for at_s in range(1, 10):
+        for instance in (LEARNER, REWARD, "scheduler-h-4-aaaaaa"):
+            said = gauges if instance.startswith("scheduler") else {}
+            run.event(instance, "heartbeat", name="heartbeat", at_s=at_s, gauges=said)
+        run.event(LEARNER, "notice", name="step", at_s=at_s, gauges={"step": at_s, "num_samples": 4.0})
+    for instance in (LEARNER, REWARD, "scheduler-h-4-aaaaaa"):
+        run.event(instance, "notice", name="stopped", at_s=10)
+    return run
+
+
+def test_who_joins_after_the_end_changes_nothing_of_the_run(log: MemoryLog, clock: ManualClock) -> None:
+    run = ended_run(log)
+    clock.advance(12)
+    usual = picture_of(log, clock)
+    clock.advance(408)
+    for number, began_s in ((8, 300), (9, 400)):
+        instance = f"reward-h-{number}-dddddd"
+        for at_s in range(began_s, began_s + 20):
+            labels, counts = {"reward": "digits"}, {"records_written{topic=rewards}": 5.0 * at_s}
+            run.event(instance, "heartbeat", name="heartbeat", at_s=at_s, details=labels, gauges=counts)
+        if number == 8:
+            run.event(instance, "notice", name="stopped", at_s=began_s + 20)
+    run.end()
+    again = picture_of(log, clock)
+    assert not again.is_live
+    assert again.now_ms == usual.now_ms == START_MS + 10_000
+    assert [each.instance for each in again.processes] == [each.instance for each in usual.processes]
+    assert (again.steps, again.series, again.notices) == (usual.steps, usual.series, usual.notices)
+    late = [(each.name, each.standing) for each in again.afterwards]
+    assert late == [("reward digits", "stopped"), ("reward digits", "at work")]
+    assert told(again.afterwards) == "reward digits, twice"
+    assert judge(again).kind == judge(usual).kind == "stopped"
+
+
+def test_of_a_run_that_is_over_there_is_no_lag(log: MemoryLog, clock: ManualClock) -> None:
+    run = ended_run(log)
+    run.end()
+    clock.advance(9)
+    assert picture_of(log, clock).lag == ()

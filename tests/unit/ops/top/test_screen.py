@@ -230,3 +230,12 @@ def test_a_signal_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert "\x1b[?1049l" in file.getvalue().partition("\x1b[?1049h")[2]
     terminal.close()
     os.close(ours)
+
+
+def test_who_joined_after_the_end_is_listed_apart() -> None:
+    stopped = replace(learner(), standing="stopped")
+    twice = tuple(process("reward", {}, number=number, standing="stopped", reward="digits") for number in (8, 9))
+    seen = replace(picture(stopped), is_live=False, afterwards=twice)
+    assert f"afterwards: reward digits, twice (last at {clock(NOW_MS - 400)})" in text(seen)
+    assert "still at work" in text(replace(seen, afterwards=(replace(twice[0], standing="at work"),)))
+    assert "afterwards" not in text(replace(seen, afterwards=()))
