@@ -98,8 +98,8 @@ class Events:
         The detail `text` is a sentence for people: where there is one, it alone is logged.
         """
         said = {} if details is None else {key: _whole(value) for key, value in details.items()}
-        text = said.get("text", " ".join(str(each) for each in (name, said, gauges) if each))
-        _log.log(level_of(name), "%s", text, extra={"event": name, "details": said, "numbers": gauges})
+        text = _whole(said.get("text", " ".join(str(each) for each in (name, said, gauges) if each)))
+        _log.log(level_of(name), "%s", text, extra={"event": _whole(name), "details": said, "numbers": gauges})
         self._send("notice", name, gauges=gauges, details=said)
 
     def heartbeat(self) -> None:
@@ -163,7 +163,7 @@ class Events:
                 self._write(event)
             except (LogError, CodecError) as error:
                 self._metrics.count("events_lost")
-                _log.warning("event %s %s was not written: %s", kind, name, error.message)
+                _log.warning("event %s %s was not written: %s", kind, _whole(name), _whole(error.message))
 
     def _write(self, event: StageEvent) -> None:
         try:
