@@ -26,7 +26,7 @@ from topics.memory import MemoryLog
 
 STAYS = "import os, time\nparent = os.getppid()\nwhile os.getppid() == parent: time.sleep(0.05)"  # ends with its parent
 # Has a child whose command looks like that of the process that forks those that score, which has a child.
-FORKS = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {STAYS!r}])"
+FORKS = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {STAYS!r}])\n{STAYS}"
 SCORES = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {FORKS!r}, 'consumers.rewards.fork_server'])"
 NOWHERE = "127.0.0.1:1"
 WAIT_S = 30.0
