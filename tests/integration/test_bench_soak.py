@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300
 
 def test_a_soak_measures_every_process(tmp_path: Path) -> None:
     file = tmp_path / "soak.json"
-    arguments = ["soak", "--minutes", "0.1", "--json", str(file)]
+    arguments = ["soak", "--minutes", "0.2", "--json", str(file)]
     done = CliRunner().invoke(bench, arguments, standalone_mode=False, catch_exceptions=False)
     assert done.return_value == 0
     values = orjson.loads(file.read_bytes())
