@@ -186,7 +186,8 @@ def _result(size: AdmissionSize, found: dict[tuple[str, str], Seen], *, noise: r
     values: dict[str, result.Number] = {}
     rows = []
     for (cache, admission), seen in found.items():
-        per_s, p95_s = seen.num_tokens / size.over_s, statistics.quantiles([*seen.waited_s, 0.0], n=20)[-1]
+        per_s = seen.num_tokens / size.over_s
+        p95_s = statistics.quantiles([*seen.waited_s, 0.0], n=20)[-1] if seen.waited_s else None  # None: none ended
         key = f"{cache.partition(' ')[0]}_{admission}"
         values |= {
             f"{key}_tokens_per_s": per_s,
@@ -195,7 +196,12 @@ def _result(size: AdmissionSize, found: dict[tuple[str, str], Seen], *, noise: r
             f"{key}_sequence_p95_s": p95_s,
             f"{key}_last_limit": seen.limits[-1],
         }
-        numbers = (f"{seen.num_preempted_before}", f"{seen.num_preempted}", f"{p95_s:.1f}", f"{seen.limits[-1]}")
+        numbers = (
+            f"{seen.num_preempted_before}",
+            f"{seen.num_preempted}",
+            "-" if p95_s is None else f"{p95_s:.1f}",
+            f"{seen.limits[-1]}",
+        )
         rows.append((f"{cache}, {admission}", result.rate(per_s), *numbers))
     for cache, _ in size.blocks:
         name = cache.partition(" ")[0]

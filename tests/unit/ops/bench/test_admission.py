@@ -9,7 +9,7 @@ from ops.bench.result import Noise
 from pipeline.engines.scripted import ScriptedEngine, scripted_state
 from schemas.records import Version
 
-SIZE = AdmissionSize(blocks=(("small cache", 1),), warm_s=0.05, over_s=0.1)
+SIZE = AdmissionSize(blocks=(("small cache", 1),), warm_s=0.05, over_s=0.5)
 
 
 @pytest.mark.parametrize("admission", ["fixed", "pressure"])
