@@ -83,6 +83,14 @@ def waited_s(pid: int) -> float | None:
         return None
 
 
+def ran_s(pid: int) -> float | None:
+    """Seconds that the first thread of a process had a processor; None: unknown."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 class OwnWait:
     """`waited_s` of this process, at the cost of a microsecond a look. 0 throughout where the kernel does not count."""
 

@@ -210,9 +210,7 @@ class ProcessPool:
 
     def _hold_long(self) -> None:
         """See the module."""
-        usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._usual_ms / 1000)
-        if self._num_replies < _KNOWN:
-            usual_s = max(usual_s, _UNKNOWN_S)
+        usual_s = self._long_s()
         self._last_late = None
         for process in self._processes:
             first_s = 0.0 if process.num_answered else self._first_ms / 1000
@@ -225,10 +223,19 @@ class ProcessPool:
             self._backlog.extendleft(reversed(process.hold()))
 
     def _wanted(self) -> ScorerProcess | None:
-        """The process held longest, when jobs wait for its place."""
+        """The process held longest, when jobs wait for its place.
+
+        One that had a processor for less than is long for a call may be at an ordinary one: it only had no turn.
+        """
         if not self.held().is_short or any(process.ready is None for process in self._processes):
             return None
-        return max((one for one in self._processes if one.is_held), key=lambda one: one.busy_s, default=None)
+        held = (one for one in self._processes if one.is_held and one.has_run(self._long_s()))
+        return max(held, key=lambda one: one.busy_s, default=None)
+
+    def _long_s(self) -> float:
+        """Half of what is long for a call."""
+        usual_s = max(_HELD_LEAST_S, _HELD_TIMES * self._usual_ms / 1000)
+        return max(usual_s, _UNKNOWN_S) if self._num_replies < _KNOWN else usual_s
 
     def _exchange(self, wait_s: float) -> list[Finished]:
         """Write and read what is possible, waiting at most so long for something."""

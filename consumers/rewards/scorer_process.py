@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from consumers.rewards import wire
 from consumers.rewards.forking import Forked, ForkServer
 from consumers.rewards.pool import Job
-from pipeline.priority import LOWEST, session_nice, set_idle, set_session_nice, waited_s
+from pipeline.priority import LOWEST, ran_s, session_nice, set_idle, set_session_nice, waited_s
 from schemas.errors import PluginError
 
 _PIPE_BYTES = 1024 * 1024  # asked of the system, which may give less
@@ -64,6 +64,7 @@ class ScorerProcess:
         self._watched: int | None = None  # the call that is watched
         self._watched_s = 0.0  # since when; a call counts from there, so that a late look harms nobody
         self._waited_s: float | None = None  # of its turn, at that time
+        self._ran_s: float | None = None  # on a processor, at that time
         self._policy: int | None = None  # before it stood back
         self._session_nice: int | None = None
         self._server = server
@@ -187,8 +188,13 @@ class ScorerProcess:
         if first is None or self._watched == first:
             return first is not None
         self._watched, self._watched_s = first, time.monotonic()
-        self._waited_s = waited_s(self._forked.pid)
+        self._waited_s, self._ran_s = waited_s(self._forked.pid), ran_s(self._forked.pid)
         return False
+
+    def has_run(self, least_s: float) -> bool:
+        """Whether its first job had a processor for so long since it is watched; unknown counts as so."""
+        ran = None if self._ran_s is None else ran_s(self._forked.pid)
+        return ran is None or self._ran_s is None or ran - self._ran_s >= least_s
 
     def _charged_s(self) -> float:
         """How long its first job is watched, without what it waited for its turn meanwhile."""
