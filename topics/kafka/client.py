@@ -21,6 +21,7 @@ Config = dict[str, str | int | float | bool]
 CODEC = "zstd"  # the one codec whose unpacking the library limits, to receive.message.max.bytes
 _HEARTBEAT_MS = 1000  # at most, between them: how late a member hears that partitions are to move
 _OVERHEAD_BYTES = 64 * 1024  # batch and record framing, key, headers, and zstd on bytes that do not compress
+_FETCH_BYTES, _LEAST_FETCH_BYTES = 1024 * 1024, 64 * 1024  # the library's default; more requests would cost more
 _log = logging.getLogger("topics.kafka.client")
 
 
@@ -116,6 +117,9 @@ def reader_config(connection: Connection, settings: ReaderSettings) -> Config:
         "session.timeout.ms": session_ms,
         "heartbeat.interval.ms": max(1, min(_HEARTBEAT_MS, session_ms // 4)),
         "queued.max.messages.kbytes": max(1, settings.buffer_bytes // 1024),
+        # Of each partition and answer, packed: all partitions of an answer are unpacked at once, to many times as much,
+        # before the limit above counts. A larger batch comes all the same (KIP-74).
+        "fetch.message.max.bytes": min(_FETCH_BYTES, max(_LEAST_FETCH_BYTES, settings.buffer_bytes // 64)),
         "fetch.wait.max.ms": 100,  # also how long it takes to learn that only a transaction marker was left
         "fetch.queue.backoff.ms": 10,  # a full buffer drains in less than the default of a second
     }

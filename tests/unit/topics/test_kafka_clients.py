@@ -9,7 +9,7 @@ from schemas.records import DeadLetter
 from topics.catalog import SAMPLES
 from topics.clock import Deadline
 from topics.kafka import offsets, reader
-from topics.kafka.client import Connection
+from topics.kafka.client import Connection, reader_config
 from topics.kafka.offsets import AdminHandle
 from topics.kafka.reader import KafkaReader
 from topics.kafka.refusals import Refusals
@@ -30,6 +30,12 @@ class Noted(Refusals):
     def note(self, error: KafkaError) -> None:
         assert error
         Noted.num_noted += 1
+
+
+@pytest.mark.parametrize(("buffer_bytes", "fetch_bytes"), [(2**26, 2**20), (2**23, 2**17), (2**16, 2**16)])
+def test_who_reads_little_ahead_asks_for_little_of_each_partition(buffer_bytes: int, fetch_bytes: int) -> None:
+    config = reader_config(nowhere(), ReaderSettings(topics=(SAMPLES,), buffer_bytes=buffer_bytes))
+    assert config["fetch.message.max.bytes"] == fetch_bytes
 
 
 @pytest.mark.parametrize("kind", ["asker", "client"])
