@@ -7,7 +7,8 @@ is replaced at once, so the pool keeps its size, and jobs that merely waited in 
 plug-in that blocks its loop nobody knows which job did it: those that were in it are tried again, each in a process of
 its own. Jobs go ahead to a process only as far as keeps it busy between two turns of the polling thread.
 A call that takes much longer than others holds its process: the jobs behind it go to others, it takes the processor
-time that others leave, and up to `held_workers` further processes are started for those that wait. It still has all of
+time that others leave (if it worked for long, and did not only have no turn), and up to `held_workers` further
+processes are started for those that wait. It still has all of
 its time limit: long is not wrong. What it waits for the processors is not counted as its time, unless jobs wait for a
 process and no more may be started: then the one held longest ends when its limit is over by the clock on the wall. The
 last process that is not held is left alone: nobody could take over from it.
@@ -220,7 +221,7 @@ class ProcessPool:
                 self._last_late = process
                 continue
             self._num_held_ever += 1
-            self._backlog.extendleft(reversed(process.hold()))
+            self._backlog.extendleft(reversed(process.hold(stands_back=process.has_run(usual_s))))
 
     def _wanted(self) -> ScorerProcess | None:
         """The process held longest, when jobs wait for its place.

@@ -134,18 +134,26 @@ class ScorerProcess:
             return False
         return self.busy_s >= 2 * usual_s and self._charged_s() >= 2 * usual_s
 
-    def hold(self) -> list[Job]:
-        """Stand back from now on. Returns the jobs behind the one that runs: somebody else has to do them."""
+    def hold(self, *, stands_back: bool) -> list[Job]:
+        """Do this call and no other. Returns the jobs behind the one that runs: somebody else has to do them.
+
+        Args:
+            stands_back: for all others; one that had no processor so far would never get one.
+        """
         self.is_held = True
+        if stands_back:
+            self._stand_back()
+        behind = list(self.jobs)[1:]
+        self._withdrawn.update(behind)
+        return [self.jobs.pop(number).job for number in behind]
+
+    def _stand_back(self) -> None:
         pid = self._forked.pid
         with suppress(OSError):
             policy = os.sched_getscheduler(pid)
             self._policy = policy if policy != os.SCHED_IDLE and set_idle(True, pid=pid) else None
         nice = session_nice(pid)
         self._session_nice = nice if nice is not None and set_session_nice(LOWEST, pid=pid) else None
-        behind = list(self.jobs)[1:]
-        self._withdrawn.update(behind)
-        return [self.jobs.pop(number).job for number in behind]
 
     def let_go(self) -> None:
         """The call that held it has returned. It is spent unless it is as before: with an empty pipe and its share."""
