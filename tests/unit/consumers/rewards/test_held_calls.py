@@ -82,3 +82,23 @@ def test_what_is_usual_for_a_call_leaves_out_its_wait_for_a_processor(rig: Rig) 
         list(pool._replied(process, Reply(number=number, answer=answer, waited_ms=95.0)))
     assert pool._usual_ms == pytest.approx(5.0, rel=0.1)
     assert pool._mean_ms == pytest.approx(100.0, rel=0.1)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_only_a_held_call_that_had_a_processor_stands_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    """One that had none yet may be an ordinary call on a full machine, and would never get one."""
+    stood_back: list[ScorerProcess] = []
+
+    def stand_back(process: ScorerProcess) -> None:
+        stood_back.append(process)
+
+    monkeypatch.setattr(ScorerProcess, "has_run", lambda one, least_s: has_run)
+    monkeypatch.setattr(ScorerProcess, "_stand_back", stand_back)
+    write_samples(rig.log, (sample(group) for group in range(200)))
+    plugin = f"{APART}:loops_on_1_in_100"
+    stage = rig.stage("math", plugin=plugin, isolation="process", timeout_s=1.0, timeout_retries=0, num_workers=1)
+    turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) == 200, limit_s=LONG_S)
+    assert stage._context.metrics.snapshot()["calls_held"] >= 1
+    assert bool(stood_back) is has_run
