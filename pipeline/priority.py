@@ -77,16 +77,17 @@ def stand_back(*, niceness: int | None = None) -> Callable[[], None]:
 
 def waited_s(pid: int) -> float | None:
     """Seconds that the first thread of a process was ready to run and did not; None: unknown."""
-    try:
-        return int((_PROC / str(pid) / "schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return None
+    return _scheduled_s(pid, column=1)
 
 
 def ran_s(pid: int) -> float | None:
     """Seconds that the first thread of a process had a processor; None: unknown."""
+    return _scheduled_s(pid, column=0)
+
+
+def _scheduled_s(pid: int, *, column: int) -> float | None:
     try:
-        return int((_PROC / str(pid) / "schedstat").read_text().split()[0]) / 1e9
+        return int((_PROC / str(pid) / "schedstat").read_text().split()[column]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
 

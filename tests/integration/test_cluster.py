@@ -116,10 +116,15 @@ def test_a_topic_deleted_a_moment_ago_is_made_anew_though_some_broker_still_list
 ) -> None:
     name = full_name(log.run, COMMANDS)
     raw = RawLog(cluster.bootstrap)
-    for _ in range(4):
+    ids = {log.admin().topic_ids()[COMMANDS.name]}
+    for number in range(1, 5):
         wait_until(lambda: is_deleted(raw, name), doing="the topic to be deleted")
         wait_until(lambda: is_made(log), doing="the topic to be made anew")
         wait_until(lambda: name in raw.partition_counts(), doing="every broker to list it")
+        ids.add(log.admin().topic_ids()[COMMANDS.name])
+        assert len(ids) == number + 1, "the old topic was taken for a new one"
+    assert raw.copies()[name] == 3
+    assert log.admin().ensure_topics() == []
 
 
 def wait_until(done: Callable[[], bool], *, doing: str) -> None:

@@ -52,6 +52,25 @@ def test_who_waits_for_the_place_of_a_held_call_has_it_at_the_limit(rig: Rig, mo
     changes = {"isolation": "process", "timeout_s": 0.3, "timeout_retries": 0, "num_workers": 1, "held_workers": 2}
     stage = rig.stage("math", plugin=plugin, **changes)
     turn_until(stage, lambda: 107 in {one.group for one in rewards_of(rig.log, REWARDS)}, limit_s=LONG_S)
+    failures = {one.group: one.failure for one in rewards_of(rig.log, REWARDS) if one.failure is not None}
+    assert set(failures) <= {7, 107, 207, 307}, "only calls that hang are ended"
+    assert failures[107] == "timeout: no value within 0.3 s"
+
+
+def test_a_held_call_that_had_no_processor_keeps_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be an ordinary call that had no turn; one that worked for long gives the place up."""
+    monkeypatch.setattr("consumers.rewards.scorer_process._LEAST_STRETCH_S", 300.0)
+    has_run = ScorerProcess.has_run
+    monkeypatch.setattr(ScorerProcess, "has_run", lambda one, least_s: False)
+    write_samples(rig.log, (sample(group) for group in range(400)))
+    plugin = f"{APART}:loops_on_1_in_100"
+    changes = {"isolation": "process", "timeout_s": 60.0, "num_workers": 1, "held_workers": 1}
+    stage = rig.stage("math", plugin=plugin, **changes)
+    pool = pool_of(stage)
+    turn_until(stage, lambda: pool.held().is_short, limit_s=LONG_S)
+    assert pool._wanted() is None
+    monkeypatch.setattr(ScorerProcess, "has_run", has_run)
+    turn_until(stage, lambda: pool._wanted() is not None, limit_s=LONG_S)
 
 
 def test_the_last_process_is_left_alone_however_long_its_call(rig: Rig, tmp_path: Path) -> None:
