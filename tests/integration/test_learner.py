@@ -243,9 +243,10 @@ def test_what_a_phase_left_open_is_not_trained_in_the_next_one(world: World) -> 
     turn_until(second, lambda: second.finished, what="the end", each=alive(world, num_groups=10, lineage=2))
     second.stop(deadline=Deadline.after(10))
     view, outcomes = world.ledger()
-    trained = sorted(each.group for each in outcomes if each.result == "trained")
-    assert (view.step, trained) == (2, [0, 1, 2, 3, 6, 7, 8, 9])
-    assert sorted(each.group for each in outcomes if each.reason == "run_ended") == [4, 5]
+    trained = {each.group for each in outcomes if each.result == "trained"}
+    left_open = {each.group for each in outcomes if each.reason == "run_ended"}  # two of six: partitions have no order
+    assert (view.step, len(left_open), left_open < set(range(6))) == (2, 2, True)
+    assert trained == set(range(10)) - left_open
 
 
 def test_a_checkpoint_of_prompts_that_are_gone_is_refused(world: World) -> None:
