@@ -28,6 +28,7 @@ from consumers.learner.cloning import Demonstrations
 from consumers.learner.data import DataSide
 from consumers.learner.ledger import Ledger
 from consumers.learner.oracle import OracleFile
+from consumers.learner.outcomes import with_gaps
 from consumers.learner.pending import PendingStep, StepReports, report_staged
 from consumers.learner.publisher import Publisher
 from consumers.learner.recovery import Recovered, snapshot_of, surviving
@@ -219,7 +220,7 @@ class LearnerLoop:
         self._noted = self._restored = None  # until (d) there is nothing that a checkpoint could say of these weights
         with events.phase("staging_weights"):
             parts.publisher.begin(parts.trainer.model, version=Version(lineage=self._lineage, step=batch.step))  # (c)
-        drafts = parts.data.close_trained(batch)
+        drafts = with_gaps(parts.data.close_trained(batch), stats.gaps)
         self._step = batch.step
         self._pending = PendingStep(batch=batch, stats=stats, drafts=drafts, state=self._state())
         self._write_pending(wait_s=None if self._checkpoint_is_due else SHORT_STAGING_S)

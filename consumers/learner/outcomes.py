@@ -9,8 +9,8 @@ Failure: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from consumers.learner.batch import TrainGroup
 from consumers.learner.groups import Attempt, OpenGroup, Slot
@@ -59,6 +59,22 @@ def trained_draft(group: OpenGroup, trained: TrainGroup, *, age_of: AgeOf) -> Ou
             *rest.strays(),
         ),
     )
+
+
+def with_gaps(drafts: Sequence[OutcomeDraft], gaps: Mapping[tuple[int, int], bytes]) -> list[OutcomeDraft]:
+    """The same outcomes; those of trained samples among `gaps` tell their distance token by token."""
+    groups = {group for group, _ in gaps}
+    return [draft if draft.group not in groups else _with_gaps(draft, gaps) for draft in drafts]
+
+
+def _with_gaps(draft: OutcomeDraft, gaps: Mapping[tuple[int, int], bytes]) -> OutcomeDraft:
+    members = (
+        replace(member, logprob_gap=gap)
+        if (gap := gaps.get((draft.group, member.member))) is not None and member.result == Result.TRAINED
+        else member
+        for member in draft.members
+    )
+    return replace(draft, members=tuple(members))
 
 
 def dropped_draft(

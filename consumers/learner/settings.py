@@ -119,6 +119,12 @@ class LearnerSettings(Section):
         description="Mean distance between the sampler's and the trainer's log-probabilities of a step, in nats, above "
         "which a notice is given.",
     )
+    keep_gaps: int = Field(
+        default=2,
+        ge=0,
+        description="Samples per step whose distance to the trainer's log-probabilities is kept token by token, on the "
+        "ledger, 4 bytes per token: those that lie furthest apart.",
+    )
     threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
     micro_batch_tokens: PositiveInt = Field(
         default=16_384, description="Padded tokens in one forward and backward pass; bounds the memory of a step."

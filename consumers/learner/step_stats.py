@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from consumers.learner.furthest import Furthest
 from consumers.learner.losses import TokenLoss, TokenTerms
+from consumers.learner.team import Team
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,7 @@ class StepStats:
     sampler_kl: float = 0.0  # the same, never negative: r - 1 - log r with r = proximal / behaviour
     advantage_size: float = 0.0  # |advantage|
     own: Mapping[str, float] = field(default_factory=dict)  # what only this algorithm has
+    gaps: Mapping[tuple[int, int], bytes] = field(default_factory=dict)  # see `consumers.learner.furthest`
 
 
 _TOKEN_SUMS = ("num_tokens", "clipped", "capped", "mismatch", "k1", "k3", "entropy", "advantage")
@@ -45,14 +48,25 @@ class Sums:
 
     Args:
         rewards: of the samples held here.
+        keep_gaps: samples of which the gap to the sampler is kept token by token.
     """
 
-    def __init__(self, rewards: Sequence[float]) -> None:
+    def __init__(self, rewards: Sequence[float], *, keep_gaps: int = 0) -> None:
+        self._furthest = Furthest(keep_gaps)
         self.values = [0.0] * (len(_TOKEN_SUMS) + len(_OTHER_SUMS))
         self.values[-2:] = [float(sum(rewards)), float(len(rewards))]
 
-    def add(self, terms: TokenTerms, loss: TokenLoss, *, entropy: Tensor, kl: Tensor | None) -> None:
-        """Take one micro-batch; all tensors have shape [tokens]."""
+    def add(
+        self,
+        terms: TokenTerms,
+        loss: TokenLoss,
+        *,
+        entropy: Tensor,
+        kl: Tensor | None,
+        ids: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take one micro-batch; all tensors have shape [tokens]. `ids`: group and member of its rows."""
+        self._furthest.add(terms, ids=ids)
         mask = terms.mask
         with torch.no_grad():
             apart = terms.proximal_logprobs - terms.behaviour_logprobs
@@ -75,8 +89,19 @@ class Sums:
         for number, value in enumerate(sums):
             self.values[number] += value
 
-    def stats(self, *, loss: float, grad_norm: float, learning_rate: float) -> StepStats:
-        """Means over what was summed up."""
+    def stats(
+        self,
+        *,
+        loss: float,
+        grad_norm: float,
+        learning_rate: float,
+        team: Team | None = None,
+    ) -> StepStats:
+        """Means over what was summed up, beside what is kept of single samples.
+
+        Raises:
+            RankLost: a rank of the team did not take part within the limit.
+        """
         found = dict(zip((*_TOKEN_SUMS, *_OTHER_SUMS), self.values, strict=True))
         count, pairs = max(1.0, found["num_tokens"]), max(1.0, found["num_pairs"])
         own = {"reference_kl": found["kl"] / found["kl_tokens"]} if found["kl_tokens"] else {}
@@ -96,6 +121,7 @@ class Sums:
             sampler_kl=found["k3"] / count,
             advantage_size=found["advantage"] / count,
             own=own,
+            gaps=self._furthest.gaps(team),
         )
 
 

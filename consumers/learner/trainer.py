@@ -130,7 +130,8 @@ class Trainer:
         self._set_learning_rate(rate)
         proximal = self._proximal(work.rows) if self._settings.loss.minibatches > 1 or self._recipe.has_pairs else None
         margins = pair_margins(work, self._recipe, proximal=proximal or []) if self._recipe.has_pairs else None
-        sums, grad_norm, loss = Sums([member.reward for member in batch.members]), 0.0, 0.0
+        sums = Sums([member.reward for member in batch.members], keep_gaps=self._settings.keep_gaps)
+        grad_norm, loss = 0.0, 0.0
         for span, divisor in zip(work.spans, self._divisors(work), strict=True):
             part = _Part(work=work, proximal=proximal, margins=margins, span=span, divisor=divisor)
             part_loss = self._sum_up(self._accumulate(part, sums))
@@ -141,7 +142,7 @@ class Trainer:
             sums.values = self.team.sum(sums.values)
             if self.team.is_compared(batch.step):
                 self.team.compare(self.digest(), step=batch.step)
-        return sums.stats(loss=loss, grad_norm=grad_norm, learning_rate=rate)
+        return sums.stats(loss=loss, grad_norm=grad_norm, learning_rate=rate, team=self.team)
 
     def clone(self, rows: Rows, number: int) -> float:
         """Behaviour-cloning step `number` (from 0) on demonstration rows, the same on all ranks; the loss in nats per
@@ -242,7 +243,8 @@ class Trainer:
             value = found.total / part.divisor
             value.backward()  # type: ignore[no-untyped-call]
             total += value.item()
-            sums.add(terms, found.loss, entropy=scores.entropy, kl=found.kl)
+            ids = part.work.ids[first : first + terms.num_rows]
+            sums.add(terms, found.loss, entropy=scores.entropy, kl=found.kl, ids=ids)
             self._meanwhile(False)
         return total
 

@@ -106,7 +106,8 @@ def tokens_json(
         "sampling": asdict(sample.sampling),
         "seed": str(sample.seed),  # 64 bits, which a number in the browser does not hold
         "logprobs_kind": sample.logprobs_kind,
-        "tokens": _tokens(found, sample, skip=skip, tokenizer=tokenizer, advantage=value),
+        "tokens": _tokens(found, sample, skip=skip, tokenizer=tokenizer, advantage=value)
+        | _trainer_gap(outcome, sample, skip=skip),
     }
 
 
@@ -151,6 +152,20 @@ def _tokens(
         "turns": turns,
         "step_rewards": earned,
     }
+
+
+def _trainer_gap(outcome: Outcome | None, sample: Sample, *, skip: int) -> Json:
+    """How much surer the sampler was of each token than the trainer: `trainer_gap`, null where it is not kept."""
+    nothing: Json = {
+        "trainer_gap": None,
+        "trainer_gap_why": "the learner keeps it only for the samples of a step that lie furthest apart",
+    }
+    if outcome is None or outcome.attempt != sample.attempt:
+        return nothing
+    kept = next((each.logprob_gap for each in outcome.members if each.member == sample.member), None)
+    if kept is None or len(kept) != len(sample.completion_tokens):
+        return nothing
+    return {"trainer_gap": _floats(-unpack_f32(kept)[skip : skip + MAX_TOKENS]), "trainer_gap_why": ""}
 
 
 def _reference(found: GroupRecords, sample: Sample) -> tuple[Floats | None, str]:

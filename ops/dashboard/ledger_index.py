@@ -3,9 +3,9 @@
 Role: behind the table of drops and the list of samples: a page of them costs no reading of samples.
 Data in: the ledger, its newest part first, a slice per `turn`, small ones first, so that there is soon something to
 show. Data out: counts and pages, newest first.
-Invariants: memory is bounded: 38 bytes per outcome, 34 per lost id, at most `max_outcomes` and `max_lost` of them, and
-no more than one record of a slice is held decoded; what is counted and listed is of the surviving history (promise 3)
-as far as it is read, and `share_read` says how far.
+Invariants: memory is bounded: 38 bytes per outcome, 34 per lost id, 20 per gap, at most `max_outcomes`, `max_lost` and
+`MAX_APART` of them, and no more than one record of a slice is held decoded; what is counted and listed is of the
+surviving history (promise 3) as far as it is read, and `share_read` says how far.
 Failure: errors of the log; bytes that are no record are passed over, the audit counts them.
 """
 
@@ -15,26 +15,24 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from sys import intern
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.audit.columns import Words
+from ops.dashboard.ledger_rows import ApartRow, Closed, LostRow, OutcomeRow, closed
 from ops.dashboard.rows import Rows
 from ops.replay.sources import Source, decode
 from pipeline.history import Lineages
 from schemas.errors import CodecError
-from schemas.reasons import Result
-from schemas.records import LineageStarted, MemberOutcome, Outcome
+from schemas.records import LineageStarted, Outcome
 from topics.catalog import LEDGER, partition_of
-from topics.kafka.raw import RawRecord
 
 SLICE_OFFSETS = 2_000  # per partition and turn, at most
 FIRST_SLICE = 125  # of the first turn; then twice as many each time
 MAX_OUTCOMES = 4_000_000
 MAX_LOST = 4_000_000
+MAX_APART = 400_000
 _OUTCOMES = (
     ("group", "<i8"),
     ("offset", "<i8"),
@@ -54,67 +52,19 @@ _LOST = (
     ("born_lineage", "<i4"),
     ("born_step", "<i4"),
 )
-_NOTHING = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutcomeRow:
-    """One outcome, by where it stands."""
-
-    group: int
-    partition: int
-    offset: int
-    at_ms: int  # of the broker
-    lineage: int
-    step: int
-    result: str
-    reason: str  # without its detail; empty: none
-    is_void: bool  # of a branch that does not survive
-
-
-@dataclass(frozen=True, kw_only=True)
-class LostRow:
-    """One sample id that was dropped or failed."""
-
-    group: int
-    member: int
-    reason: str
-    at_ms: int
-    lineage: int
-    step: int
-    age: int | None
-    born: str  # version; empty: not known
-
-
-class _Lost(NamedTuple):
-    """What is kept of a member that was not trained."""
-
-    member: int
-    reason: str
-    age: int
-    born_lineage: int
-    born_step: int
-
-
-class _Closed(NamedTuple):
-    """What is kept of an outcome."""
-
-    group: int
-    offset: int
-    at_ms: int
-    lineage: int
-    step: int
-    result: str
-    reason: str
-    size: int
-    lost: tuple[_Lost, ...]
+_APART = (
+    ("row", "<i8"),
+    ("member", "<i4"),
+    ("mean", "<f4"),
+    ("most", "<f4"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Some rows of many."""
 
-    rows: tuple[LostRow, ...] | tuple[OutcomeRow, ...]
+    rows: tuple[LostRow, ...] | tuple[OutcomeRow, ...] | tuple[ApartRow, ...]
     num_all: int  # as far as the ledger is read
 
 
@@ -130,6 +80,7 @@ class LedgerIndex:
         self._lock = threading.Lock()
         self._outcomes = Rows(_OUTCOMES, limit=max_outcomes)
         self._lost = Rows(_LOST, limit=max_lost)
+        self._apart = Rows(_APART, limit=MAX_APART)
         self._words = Words()
         self._lineages = Lineages()
         self._read: dict[int, tuple[int, int]] = {}  # partition -> offsets that were read: [first, end)
@@ -208,6 +159,15 @@ class LedgerIndex:
             found = tuple(self._outcome_row(table[at], is_void=False) for at in places)
         return Page(rows=found, num_all=int(keep.sum()))
 
+    def apart(self, *, skip: int, limit: int) -> Page:
+        """Trained samples whose gaps are kept, furthest apart first."""
+        with self._lock:
+            table, rows = self._apart.view(), self._outcomes.view()
+            places = np.flatnonzero(self._alive()[table["row"]])
+            order = places[np.argsort(-table["mean"][places], kind="stable")][skip : skip + limit]
+            found = tuple(_apart_row(table[at], rows[table["row"][at]]) for at in order)
+        return Page(rows=found, num_all=len(places))
+
     def of_group(self, group: int) -> list[OutcomeRow]:
         """All outcomes of a group, void ones too, in the order of their offsets, as far as the ledger is read."""
         with self._lock:
@@ -226,7 +186,7 @@ class LedgerIndex:
                 before = self._read[part]
                 self._read[part] = (min(first, before[0]), max(end, before[1]))
 
-    def _noted(self, ranges: dict[int, tuple[int, int]]) -> Iterator[LineageStarted | _Closed]:
+    def _noted(self, ranges: dict[int, tuple[int, int]]) -> Iterator[LineageStarted | Closed]:
         for raw in self._source.read(LEDGER, ranges):
             try:
                 record = decode(LEDGER, raw)
@@ -235,9 +195,9 @@ class LedgerIndex:
             if isinstance(record, LineageStarted):
                 yield record
             elif isinstance(record, Outcome):
-                yield _closed(raw, record)
+                yield closed(raw, record)
 
-    def _add(self, found: LineageStarted | _Closed) -> None:
+    def _add(self, found: LineageStarted | Closed) -> None:
         if isinstance(found, LineageStarted):
             self._lineages.add(found)
             return
@@ -248,6 +208,8 @@ class LedgerIndex:
         for lost in found.lost:
             number = self._words.number(lost.reason)
             self._lost.append(row, found.at_ms, lost.member, number, lost.age, lost.born_lineage, lost.born_step)
+        for apart in found.apart:
+            self._apart.append(row, *apart)
 
     def _alive(self) -> NDArray[np.bool_]:
         table = self._outcomes.view()
@@ -285,27 +247,15 @@ class LedgerIndex:
         )
 
 
-def _closed(raw: RawRecord, outcome: Outcome) -> _Closed:
-    return _Closed(
-        group=outcome.group,
-        offset=raw.offset,
-        at_ms=raw.unix_ms,
-        lineage=outcome.lineage,
-        step=outcome.step,
-        result=intern(str(outcome.result)),
-        reason=_word(outcome.reason),
-        size=len(outcome.members),
-        lost=tuple(_lost(each) for each in outcome.members if each.result != Result.TRAINED),
-    )
-
-
-def _lost(member: MemberOutcome) -> _Lost:
-    return _Lost(
-        member=member.member,
-        reason=_word(member.reason),
-        age=_NOTHING if member.age is None else member.age,
-        born_lineage=_NOTHING if member.version is None else member.version.lineage,
-        born_step=_NOTHING if member.version is None else member.version.step,
+def _apart_row(apart: np.void, outcome: np.void) -> ApartRow:
+    return ApartRow(
+        group=int(outcome["group"]),
+        member=int(apart["member"]),
+        at_ms=int(outcome["at_ms"]),
+        lineage=int(outcome["lineage"]),
+        step=int(outcome["step"]),
+        mean=round(float(apart["mean"]), 6),
+        most=round(float(apart["most"]), 6),
     )
 
 
@@ -318,8 +268,3 @@ def _newest(places: NDArray[np.intp], *, times: NDArray[np.int64], upto: int) ->
     order = np.lexsort((-places, -own))
     found: NDArray[np.intp] = places[order][:upto]
     return found
-
-
-def _word(reason: str | None) -> str:
-    """The word of a reason, without its detail."""
-    return "" if reason is None else intern(reason.partition(":")[0].strip())

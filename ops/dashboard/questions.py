@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ops.dashboard.group_view import group_json, tokens_json
-from ops.dashboard.ledger_index import OutcomeRow
+from ops.dashboard.ledger_rows import OutcomeRow
 from ops.dashboard.runs import OpenRun, Runs
 from schemas.errors import SettingsError
 from topics.clock import Deadline
@@ -80,6 +80,15 @@ def outcomes(run: OpenRun, query: Query) -> object:
         result=query.text("result"),
         skip=query.number("skip", default=0),
         limit=query.number("limit", default=_PAGE, most=MAX_PAGE),
+    )
+    return {"rows": page.rows, "num_all": page.num_all, **_state(run)}
+
+
+def apart(run: OpenRun, query: Query) -> object:
+    """A page of trained samples on which trainer and sampler agree least, those furthest apart first."""
+    run.feed.want_index()
+    page = run.index.apart(
+        skip=query.number("skip", default=0), limit=query.number("limit", default=_PAGE, most=MAX_PAGE)
     )
     return {"rows": page.rows, "num_all": page.num_all, **_state(run)}
 

@@ -37,7 +37,7 @@ class Rows:
         """Whether no further row fits."""
         return self._count >= self._limit
 
-    def append(self, *values: int) -> bool:
+    def append(self, *values: float) -> bool:
         """Add a row, in the order of the columns; False: it is full."""
         if self._count >= self._limit:
             return False

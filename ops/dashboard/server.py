@@ -4,6 +4,7 @@
     GET /run/NAME                one run                    GET /api/run/NAME/events    server-sent events
     GET /assets/FILE             what the pages are made of GET /api/run/NAME/lost      ids not trained, by reason
                                                             GET /api/run/NAME/outcomes  groups, newest first
+                                                            GET /api/run/NAME/apart     trained, gaps kept
                                                             GET /api/run/NAME/group     one group; tokens of a member
 Role: from requests to `runs`; what reads the broker does so on other threads.
 Invariants: reads only; every answer passes `access.guard`; streams are bounded in number, and a slow reader skips.
@@ -122,6 +123,7 @@ class _Server:
                 web.get("/api/run/{run}/events", self._events),
                 web.get("/api/run/{run}/lost", self._ask(questions.lost)),
                 web.get("/api/run/{run}/outcomes", self._ask(questions.outcomes)),
+                web.get("/api/run/{run}/apart", self._ask(questions.apart)),
                 web.get("/api/run/{run}/group", self._ask(questions.group)),
             ]
         )

@@ -13,9 +13,12 @@ Failure: `RankLost` when a rank is missing; all of them end and begin again toge
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from consumers.learner.cloning import Demonstrations
 from consumers.learner.flow import BatchFlow
 from consumers.learner.intake import Intake
+from consumers.learner.outcomes import with_gaps
 from consumers.learner.ranks.begin import join_team, meet, own_partitions
 from consumers.learner.ranks.group import RankGroup
 from consumers.learner.ranks.messages import Command, Taken, pack_report
@@ -155,9 +158,10 @@ class _Work:
         batch = self._part.take(command)
         self._flow.cut(batch)
         with self._context.events.phase("forward_backward"):
-            self._trainer.step(batch)
+            stats = self._trainer.step(batch)
         self._flow.trained(batch)
-        self._answer(self._part.close_trained(batch))
+        taken = self._part.close_trained(batch)
+        self._answer(replace(taken, drafts=with_gaps(taken.drafts, stats.gaps)))
 
     def _take(self, _: Command) -> None:
         self._answer(self._part.outcomes())

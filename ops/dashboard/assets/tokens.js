@@ -32,6 +32,7 @@ export class Tokens {
     return [
       { name: "version", text: "version", has: this.names.length > 0, why: "none is named" },
       { name: "advantage", text: "advantage", has: has(tokens.advantage), why: advantage.why || "this sample was not trained" },
+      { name: "trainer_gap", text: "log-probability gap to the trainer", has: has(tokens.trainer_gap), why: tokens.trainer_gap_why || "" },
       { name: "gap", text: "log-probability gap to the reference", has: has(tokens.gap), why: tokens.gap_why || "the sample has no log-probabilities" },
       { name: "logprob", text: "log-probability", has: has(tokens.logprobs), why: "the sample has none" },
       { name: "mask", text: "trained or not", has: has(tokens.mask), why: "" },
@@ -63,7 +64,7 @@ export class Tokens {
     const { tokens } = this;
     if (mode === "version") return this.versions[index];
     if (mode === "advantage") return Array.isArray(tokens.advantage) ? tokens.advantage[index] : tokens.advantage;
-    return { gap: tokens.gap, logprob: tokens.logprobs, mask: tokens.mask }[mode]?.[index];
+    return { gap: tokens.gap, trainer_gap: tokens.trainer_gap, logprob: tokens.logprobs, mask: tokens.mask }[mode]?.[index];
   }
 
   paint(mode) {
@@ -85,7 +86,7 @@ export class Tokens {
     this.spans[index].classList.add("now");
     const { tokens } = this;
     const said = [`token ${tokens.skip + index}: id ${tokens.ids[index]}`, tokens.pieces ? JSON.stringify(tokens.pieces[index]) : "", tokens.logprobs ? `log-probability ${number(tokens.logprobs[index], 4)}` : "",
-      tokens.gap ? `gap ${number(tokens.gap[index], 3)}` : "", this.versions[index] ? `version ${this.versions[index]}` : "", this.value("advantage", index) === null || this.value("advantage", index) === undefined ? "" : `advantage ${number(this.value("advantage", index))}`,
+      gapOf(tokens.trainer_gap, index, "trainer"), gapOf(tokens.gap, index, "reference"), this.versions[index] ? `version ${this.versions[index]}` : "", this.value("advantage", index) === null || this.value("advantage", index) === undefined ? "" : `advantage ${number(this.value("advantage", index))}`,
       tokens.mask[index] === 0 ? "of the environment, not trained" : ""].filter(Boolean).join(", ");
     setText(this.readout, said);
     if (isKey) { this.announce(said); this.spans[index].scrollIntoView({ block: "nearest" }); }
@@ -99,6 +100,8 @@ export class Tokens {
     this.look(Math.min(this.spans.length - 1, Math.max(0, next)), true);
   }
 }
+
+const gapOf = (gaps, index, name) => (gaps && gaps[index] !== null && gaps[index] !== undefined ? `gap to the ${name} ${number(gaps[index], 3)}` : "");
 
 // Version per token of the part that is shown.
 function spread(runs, { skip, ids }) {
@@ -117,7 +120,7 @@ const shown = (text) => (text === "" ? "·" : text.replaceAll("\n", "⏎\n").rep
 function colors(mode, names) {
   if (mode === "version") return (value) => (value ? `t-v${names.indexOf(value) % NUM_VERSION_COLORS}` : "");
   if (mode === "advantage") return (value) => signed(value, [0.05, 0.5, 1.2]);
-  if (mode === "gap") return (value) => signed(value, [0.05, 0.3, 1]);
+  if (mode.endsWith("gap")) return (value) => signed(value, [0.05, 0.3, 1]);
   if (mode === "mask") return (value) => (value === 0 ? "t-v5" : "t-v0");
   return (value) => { const size = value === null || value === undefined ? 0 : [0.1, 0.7, 2, 4].filter((edge) => -value > edge).length; return size ? `t-s${size}` : ""; };
 }
@@ -131,7 +134,7 @@ function signed(value, edges) {
 function scale(mode, names) {
   if (mode === "version") return names.slice(0, 24).map((name, index) => [`t-v${index % NUM_VERSION_COLORS}`, `version ${name}`]);
   if (mode === "advantage") return [["t-n3", "below −1.2"], ["t-n2", "below −0.5"], ["t-n1", "below −0.05"], ["t-p1", "above 0.05"], ["t-p2", "above 0.5"], ["t-p3", "above 1.2"]];
-  if (mode === "gap") return [["t-n3", "sampler less sure by 1 nat"], ["t-n2", "by 0.3"], ["t-n1", "by 0.05"], ["t-p1", "surer by 0.05"], ["t-p2", "by 0.3"], ["t-p3", "by 1 nat"]];
+  if (mode.endsWith("gap")) return [["t-n3", "sampler less sure by 1 nat"], ["t-n2", "by 0.3"], ["t-n1", "by 0.05"], ["t-p1", "surer by 0.05"], ["t-p2", "by 0.3"], ["t-p3", "by 1 nat"]];
   if (mode === "mask") return [["t-v0", "trained"], ["t-v5", "not trained"]];
   return [["t-s1", "below −0.1"], ["t-s2", "below −0.7"], ["t-s3", "below −2"], ["t-s4", "below −4 nats: a surprise"]];
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -154,6 +155,7 @@ _OUTCOME = Outcome(
             version=Version(lineage=1, step=8),
             age=1,
             rewards=(RewardUse(name="exact", value=1.0, weight=0.5), RewardUse(name="length", value=-0.5, weight=0.1)),
+            logprob_gap=pack_f32([0.0, -0.25, math.nan]),
         ),
         MemberOutcome(member=1, result="failed", reason="never_arrived"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -101,6 +102,23 @@ def test_tokens_come_with_versions_gap_mask_turns_and_advantage(found: GroupReco
     assert [(each["version"], each["num_tokens"]) for each in versions] == [("1.0", 1), ("1.1", 3)]
     assert seen["text"] == "<b>4</b>"  # as it is: the page puts it in as text
     assert seen["seed"] == str(2**62)
+
+
+def test_the_gap_to_the_trainer_is_shown_where_the_ledger_keeps_it(found: GroupRecords) -> None:
+    def seen(gap: bytes | None) -> dict[str, object]:
+        own = outcome()
+        told = replace(own, members=(replace(own.members[0], logprob_gap=gap), *own.members[1:]))
+        found.records = [
+            replace(each, record=told) if isinstance(each.record, Outcome) else each for each in found.records
+        ]
+        values = tokens_json(found, place=(0, ""), skip=1, tokenizer=None, standing=(frozenset({0}), "grpo"))
+        assert values is not None
+        return cast("dict[str, object]", orjson.loads(orjson.dumps(values))["tokens"])
+
+    kept = seen(pack_f32([-0.5, 0.25, math.nan, -2.0]))
+    assert (kept["trainer_gap"], kept["trainer_gap_why"]) == ([-0.25, None, 2.0], "")
+    for gap in (None, pack_f32([1.0])):  # of another length: not of this completion
+        assert (seen(gap)["trainer_gap"], seen(gap)["trainer_gap_why"]) != (None, "")
 
 
 def test_a_member_of_which_no_sample_was_read_is_named(found: GroupRecords) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
-from ops.dashboard.ledger_index import LedgerIndex, LostRow
+from ops.dashboard.ledger_index import LedgerIndex
+from ops.dashboard.ledger_rows import ApartRow, LostRow
+from schemas.packed import pack_f32
+from schemas.records import Outcome
 from tests.unit.ops.dashboard.record_source import RecordSource, source_of
 from tests.unit.ops.little_run import RUN, little_run, trained
 from topics.catalog import LEDGER, Topic
@@ -90,3 +95,24 @@ def test_memory_is_bounded_and_the_index_says_that_older_outcomes_are_left_out()
     page = index.outcomes(result=None, skip=0, limit=100)
     assert page.num_all == 20
     assert {row.group for row in page.rows} == set(range(30, 50))
+
+
+def with_gap(outcome: Outcome, gap: bytes) -> Outcome:
+    return replace(outcome, members=(replace(outcome.members[0], logprob_gap=gap), *outcome.members[1:]))
+
+
+def test_samples_with_a_gap_are_listed_furthest_apart_first_as_far_as_they_survive() -> None:
+    run = little_run()
+    for group, step, gap in ((0, "1.1", [0.5, -0.5]), (2, "1.2", [9.0, 9.0]), (2, "2.2", [-3.0, math.nan])):
+        lineage = int(step[0])
+        run.change(
+            Outcome,
+            lambda each, group=group, lineage=lineage: (each.group, each.lineage) == (group, lineage),  # type: ignore[misc]
+            lambda each, gap=gap: with_gap(each, pack_f32(gap)),  # type: ignore[misc]
+        )
+    run.change(Outcome, lambda each: each.group == 1, lambda each: with_gap(each, b"no number"))
+    page = filled(source_of(run)).apart(skip=0, limit=10)
+    assert page.num_all == 2
+    rows = [row for row in page.rows if isinstance(row, ApartRow)]
+    assert [(row.group, row.member, row.mean, row.most) for row in rows] == [(2, 0, 3.0, 3.0), (0, 0, 0.5, 0.5)]
+    assert filled(source_of(run)).apart(skip=1, limit=10).rows == (rows[1],)

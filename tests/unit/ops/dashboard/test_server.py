@@ -120,6 +120,14 @@ def test_pages_and_files_say_that_nothing_comes_from_elsewhere(server: Serving) 
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_lists_of_samples_answer_with_rows_and_how_far_the_ledger_is_read(server: Serving) -> None:
+    for name in ("lost", "outcomes", "apart"):
+        answer, content = asked(server, f"/api/run/little/{name}?limit=1")
+        found = orjson.loads(content)
+        assert (answer.status, len(found["rows"]) <= 1) == (200, True), name
+        assert found.keys() >= {"num_all", "share_read", "is_full"}, name
+
+
 def test_a_file_that_was_not_changed_is_not_sent_again(server: Serving) -> None:
     answer, content = asked(server, "/assets/app.js")
     assert content

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +15,7 @@ from consumers.learner.intake import Intake
 from consumers.learner.ranks.lead import UNAGREED
 from pipeline.engines.tiny import TinyShape, make_tiny_model
 from schemas.errors import LogError, RankLost
-from schemas.records import LedgerSealed, LineageStarted, Outcome, StageEvent, Version
+from schemas.records import LedgerSealed, LineageStarted, MemberOutcome, Outcome, StageEvent, Version
 from tests.integration.learner_crew import crew, run_to_end
 from tests.integration.learner_world import SIZE, World, alive, step_of, turn_until
 from tests.unit.consumers.learner.material import prompt, reward, sample
@@ -54,6 +56,14 @@ def check_ledger(world: World, *, num_groups: int) -> list[Outcome]:
     return outcomes
 
 
+def fates(outcomes: Iterable[Outcome]) -> dict[int, tuple[int, str, list[MemberOutcome]]]:
+    """Step, result and members of each group, without the gaps of log-probabilities."""
+    return {
+        each.group: (each.step, each.result, [replace(member, logprob_gap=None) for member in each.members])
+        for each in outcomes
+    }
+
+
 def final_weights(world: World) -> torch.Tensor:
     model = world.newest().model
     return torch.cat([model[name].flatten() for name in sorted(model)])
@@ -71,9 +81,10 @@ def test_a_run_of_several_ranks_is_the_run_of_one(world: World, tmp_path: Path, 
     run_to_end(other, 1, num_groups=16)
     run_to_end(world, ranks, num_groups=16)
     outcomes, wanted = (check_ledger(each, num_groups=16) for each in (world, other))
-    assert {each.group: (each.step, each.result, each.members) for each in outcomes} == {
-        each.group: (each.step, each.result, each.members) for each in wanted
-    }
+    assert fates(outcomes) == fates(wanted)
+    for found in (outcomes, wanted):  # which ones of many that are as far apart is rounding
+        kept = Counter(each.step for each in found for member in each.members if member.logprob_gap is not None)
+        assert kept == dict.fromkeys(range(1, 5), 2)
     assert torch.allclose(final_weights(world), final_weights(other), rtol=0, atol=1e-6)
     assert [each.version.step for each in world.manifests()] == [0, 1, 2, 3, 4]
     mine, theirs = world.newest().state, other.newest().state
