@@ -19,7 +19,7 @@ from ops.replay.sources import KafkaSource
 from ops.runs import list_runs
 from ops.services.model import ServicesInfo
 from schemas.packed import pack_f32, pack_i32
-from schemas.records import Sample, StageEvent
+from schemas.records import Outcome, Sample, StageEvent
 from tests.chromium import Browser, chromium
 from tests.unit.ops.dashboard.serving import Serving
 from tests.unit.ops.little_run import little_run
@@ -115,6 +115,7 @@ def finished(services: ServicesInfo) -> Iterator[str]:
     log.admin().ensure_topics()
     run = little_run()
     run.change(Sample, lambda each: (each.group, each.member) == (0, 1), _hostile)
+    run.change(Outcome, lambda each: each.group == 0, _apart)
     writer = log.writer(WriterSettings())
     for topic, partition, _, record in run:
         writer.write(topic, record, partition=None if hasattr(record, "group") or topic is WEIGHTS else partition)
@@ -125,6 +126,13 @@ def finished(services: ServicesInfo) -> Iterator[str]:
 
 def _hostile(sample: Sample) -> Sample:
     return replace(sample, completion_text=HOSTILE, completion_tokens=pack_i32([3, 4]), logprobs=pack_f32([-0.5, -3.0]))
+
+
+def _apart(outcome: Outcome) -> Outcome:
+    members = [
+        replace(each, logprob_gap=pack_f32([0.25, -2.5])) if each.member == 1 else each for each in outcome.members
+    ]
+    return replace(outcome, members=tuple(members))
 
 
 def serving(services: ServicesInfo, *, port: int = 0) -> Serving:
@@ -232,6 +240,26 @@ def test_a_sample_is_read_token_by_token_and_what_a_model_wrote_stays_text(
     assert unnamed(browser) == []
     roles = {role for role, _ in browser.accessible()}
     assert {"banner", "main", "heading", "table"} <= roles
+    assert browser.errors() == []
+
+
+def test_the_list_of_samples_furthest_from_the_trainer_leads_to_their_tokens(
+    browser: Browser, dashboard: Serving, finished: str
+) -> None:
+    browser.open(f"{dashboard.url}/run/{finished}/samples")
+    browser.wait("document.querySelector('#list-title')")
+    link = "[...document.querySelectorAll('a')].find(each => each.textContent === {text!r})"
+    browser.value(f"{link.format(text='Furthest from the trainer')}.click()")
+    browser.wait(link.format(text="group 0, member 1"))
+    assert unnamed(browser) == []
+    browser.value(f"{link.format(text='group 0, member 1')}.click()")
+    browser.wait("document.querySelector('#sample .tokens span')")
+    browser.value("document.querySelector('input[value=trainer_gap]').click()")
+    browser.wait("document.querySelector('.tokens .t-p3')")
+    browser.value("document.querySelector('.tokens').focus()")
+    browser.press("End")
+    assert "gap to the trainer 2.5" in text(browser, ".readout")
+    assert unnamed(browser) == []
     assert browser.errors() == []
 
 

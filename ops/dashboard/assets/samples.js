@@ -16,7 +16,7 @@ export function samplesPage(run, query) {
   const pager = h("nav", { class: "row", "aria-label": "Pages of the list" });
   const counts = countsTable(here, reason);
   const list = isGroups ? groupsTable(run) : isApart ? apartTable(run) : idsTable(run);
-  const title = isApart ? "Trained, and furthest from the sampler" : isGroups ? "Groups, newest first" : reason ? `Dropped: ${words(reason)}` : "What was not trained";
+  const title = isApart ? "Furthest from the trainer" : isGroups ? "Groups, newest first" : reason ? `Dropped: ${words(reason)}` : "What was not trained";
 
   async function load() {
     try {
