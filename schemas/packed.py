@@ -1,8 +1,9 @@
 """Arrays of numbers as bytes, one number after the other, little-endian.
 
-Role: how token ids (int32), log-probabilities (float32) and masks (uint8) travel inside records.
+Role: how token ids (int32), log-probabilities (float32), what is for people only (float16) and masks (uint8) travel
+inside records.
 Data in and out: sequences or one-dimensional arrays in, `bytes` out, and back as read-only arrays over the same memory.
-Invariants: `unpack(pack(x)) == x`; byte order does not depend on the machine; nothing is rounded except to float32.
+Invariants: `unpack(pack(x)) == x`; byte order does not depend on the machine; nothing is rounded except to float32 or float16.
 Failure: `CodecError` on what the dtype cannot hold and on lengths that are no whole number of values.
 """
 
@@ -21,6 +22,7 @@ Floats: TypeAlias = Sequence[float] | NDArray[np.floating] | NDArray[np.integer]
 
 _I32: np.dtype[np.int32] = np.dtype("<i4")
 _F32: np.dtype[np.float32] = np.dtype("<f4")
+_F16: np.dtype[np.float16] = np.dtype("<f2")
 _U8: np.dtype[np.uint8] = np.dtype("u1")
 
 T = TypeVar("T", bound=np.generic)
@@ -50,17 +52,16 @@ def pack_f32(values: Floats) -> bytes:
     Raises:
         CodecError: not one-dimensional, not numbers, or finite and beyond float32.
     """
-    array = _one_dimension(values)
-    if array.dtype == _F32:
-        return array.tobytes()
-    if array.size and array.dtype.kind not in "fiu":
-        raise CodecError(f"cannot pack {array.dtype} as float32")
-    with np.errstate(over="ignore", invalid="ignore"):
-        packed = array.astype(_F32)
-    lost = np.isinf(packed) & np.isfinite(array) if array.size else packed
-    if lost.any():
-        raise CodecError(f"value {array[np.argmax(lost)]} at index {np.argmax(lost)} is beyond float32")
-    return packed.tobytes()
+    return _pack_floats(values, dtype=_F32)
+
+
+def pack_f16(values: Floats) -> bytes:
+    """Pack numbers as float16, 2 bytes each, rounded to nearest. NaN and infinities are kept as they are.
+
+    Raises:
+        CodecError: not one-dimensional, not numbers, or finite and beyond float16, which ends at 65,504.
+    """
+    return _pack_floats(values, dtype=_F16)
 
 
 def unpack_i32(data: bytes) -> NDArray[np.int32]:
@@ -79,6 +80,15 @@ def unpack_f32(data: bytes) -> NDArray[np.float32]:
         CodecError: the length is not a multiple of 4 bytes.
     """
     return _view(data, _F32)
+
+
+def unpack_f16(data: bytes) -> NDArray[np.float16]:
+    """View packed float16 values, shape [len(data) / 2], read-only, without a copy.
+
+    Raises:
+        CodecError: the length is not a multiple of 2 bytes.
+    """
+    return _view(data, _F16)
 
 
 def unpack_u8(data: bytes) -> NDArray[np.uint8]:
@@ -110,6 +120,20 @@ def _pack_ints(values: Ints, *, dtype: np.dtype[np.generic]) -> bytes:
             f"values from {low} to {high} do not fit {dtype.name}, which holds {limits.min} to {limits.max}"
         )
     return array.astype(dtype).tobytes()
+
+
+def _pack_floats(values: Floats, *, dtype: np.dtype[np.generic]) -> bytes:
+    array = _one_dimension(values)
+    if array.dtype == dtype:
+        return array.tobytes()
+    if array.size and array.dtype.kind not in "fiu":
+        raise CodecError(f"cannot pack {array.dtype} as {dtype.name}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        packed = array.astype(dtype)
+    lost = np.isinf(packed) & np.isfinite(array) if array.size else packed
+    if lost.any():
+        raise CodecError(f"value {array[np.argmax(lost)]} at index {np.argmax(lost)} is beyond {dtype.name}")
+    return packed.tobytes()
 
 
 def _one_dimension(values: Ints | Floats) -> NDArray[np.generic]:

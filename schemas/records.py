@@ -200,7 +200,7 @@ class MemberOutcome:
     version: Version | None = None  # birth version, the oldest of its runs
     age: int | None = None  # learner step at the cut minus birth step
     rewards: tuple[RewardUse, ...] = ()
-    logprob_gap: bytes | None = None  # packed float32, trainer's less sampler's, nats; NaN: not trained; None: not kept
+    logprob_gap: bytes | None = None  # packed float16, trainer's less sampler's, nats; NaN: not trained; None: not kept
 
 
 @dataclass(frozen=True, kw_only=True)

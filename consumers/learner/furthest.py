@@ -17,9 +17,10 @@ import torch
 
 from consumers.learner.losses import TokenTerms
 from consumers.learner.team import Team
-from schemas.packed import pack_f32
+from schemas.packed import pack_f16
 
 _MOST = torch.finfo(torch.float32).max
+_LARGEST = torch.finfo(torch.float16).max  # of a gap as it is kept
 _ABSENT = -1.0  # where a rank has fewer samples
 
 
@@ -51,12 +52,12 @@ class Furthest:
                 if len(self._held) == self._limit and means[row] <= self._held[0][0]:
                     return
                 own = terms.rows == row
-                gap = torch.where(terms.mask[own] > 0, gaps[own], torch.nan)
-                held = (means[row], ids[row], pack_f32(gap.float().cpu().numpy()))
+                gap = torch.where(terms.mask[own] > 0, gaps[own], torch.nan).clamp(-_LARGEST, _LARGEST)
+                held = (means[row], ids[row], pack_f16(gap.half().cpu().numpy()))
                 (heapq.heappush if len(self._held) < self._limit else heapq.heapreplace)(self._held, held)
 
     def gaps(self, team: Team | None = None) -> Mapping[tuple[int, int], bytes]:
-        """By group and member: packed float32, one per completion token, nats; NaN: not trained.
+        """By group and member: packed float16, one per completion token, nats; NaN: not trained.
 
         Args:
             team: leave out what is not among the furthest of all ranks.

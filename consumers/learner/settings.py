@@ -120,10 +120,10 @@ class LearnerSettings(Section):
         "which a notice is given.",
     )
     keep_gaps: int = Field(
-        default=2,
+        default=1,
         ge=0,
         description="Samples per step whose distance to the trainer's log-probabilities is kept token by token, on the "
-        "ledger, 4 bytes per token: those that lie furthest apart.",
+        "ledger, 2 bytes per token: those that lie furthest apart.",
     )
     threads: PositiveInt = Field(default=1, description="torch threads; part of what makes a run repeatable.")
     micro_batch_tokens: PositiveInt = Field(

@@ -21,7 +21,7 @@ from ops.dashboard.advantage_view import AdvantageView, advantages_of
 from ops.dashboard.finding import Found, GroupRecords
 from ops.dashboard.pieces import Tokenizer, pieces_of
 from schemas.errors import CodecError
-from schemas.packed import unpack_f32, unpack_i32, unpack_mask
+from schemas.packed import unpack_f16, unpack_f32, unpack_i32, unpack_mask
 from schemas.records import (
     MemberOutcome,
     Outcome,
@@ -163,9 +163,12 @@ def _trainer_gap(outcome: Outcome | None, sample: Sample, *, skip: int) -> Json:
     if outcome is None or outcome.attempt != sample.attempt:
         return nothing
     kept = next((each.logprob_gap for each in outcome.members if each.member == sample.member), None)
-    if kept is None or len(kept) != len(sample.completion_tokens):
+    if kept is None or 2 * len(kept) != len(sample.completion_tokens):
         return nothing
-    return {"trainer_gap": _floats(-unpack_f32(kept)[skip : skip + MAX_TOKENS]), "trainer_gap_why": ""}
+    return {
+        "trainer_gap": _floats(-unpack_f16(kept).astype(np.float32)[skip : skip + MAX_TOKENS]),
+        "trainer_gap_why": "",
+    }
 
 
 def _reference(found: GroupRecords, sample: Sample) -> tuple[Floats | None, str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schemas.errors import CodecError
-from schemas.packed import unpack_f32
+from schemas.packed import unpack_f16
 from schemas.reasons import Result
 from schemas.records import MemberOutcome, Outcome
 from topics.kafka.raw import RawRecord
@@ -121,7 +121,7 @@ def _aparts(members: Sequence[MemberOutcome]) -> Iterator[Apart]:
         if member.logprob_gap is None:
             continue
         with suppress(CodecError):
-            sizes = np.abs(unpack_f32(member.logprob_gap))
+            sizes = np.abs(unpack_f16(member.logprob_gap).astype(np.float32))
             sizes = sizes[np.isfinite(sizes)]
             if sizes.size:
                 yield Apart(member=member.member, mean=float(sizes.mean()), most=float(sizes.max()))

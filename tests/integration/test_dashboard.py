@@ -18,7 +18,7 @@ from ops.dashboard.server import DashboardSettings
 from ops.replay.sources import KafkaSource
 from ops.runs import list_runs
 from ops.services.model import ServicesInfo
-from schemas.packed import pack_f32, pack_i32
+from schemas.packed import pack_f16, pack_f32, pack_i32
 from schemas.records import Outcome, Sample, StageEvent
 from tests.chromium import Browser, chromium
 from tests.unit.ops.dashboard.serving import Serving
@@ -130,7 +130,7 @@ def _hostile(sample: Sample) -> Sample:
 
 def _apart(outcome: Outcome) -> Outcome:
     members = [
-        replace(each, logprob_gap=pack_f32([0.25, -2.5])) if each.member == 1 else each for each in outcome.members
+        replace(each, logprob_gap=pack_f16([0.25, -2.5])) if each.member == 1 else each for each in outcome.members
     ]
     return replace(outcome, members=tuple(members))
 

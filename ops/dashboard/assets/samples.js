@@ -43,7 +43,7 @@ export function samplesPage(run, query) {
   const results = isGroups ? h("nav", { class: "row", "aria-label": "Which groups" }, ["all", "trained", "dropped", "failed"].map((word) => h("a", { class: "button", href: here({ result: word === "all" ? null : word, skip: null }), "aria-current": (query.get("result") || "all") === word ? "true" : null }, word))) : null;
   return [
     h("section", { "aria-labelledby": "list-title" }, h("div", { class: "head" }, h("h1", { id: "list-title" }, title), other),
-      isApart ? h("p", { class: "soft" }, "Of each step the learner keeps, token by token, the few samples on which its log-probabilities differ most from those of the engine that made them (learner.keep_gaps). Large gaps mean that the engine computes otherwise than the trainer, or that the samples are old.") : isGroups ? results : h("div", { class: "card" }, counts.element)),
+      isApart ? h("p", { class: "soft" }, "Of each step the learner keeps, token by token, the sample on which its log-probabilities differ most from those of the engine that made it (learner.keep_gaps: how many). Large gaps mean that the engine computes otherwise than the trainer, or that the samples are old.") : isGroups ? results : h("div", { class: "card" }, counts.element)),
     h("section", { "aria-label": "The list" }, h("div", { class: "head" }, note, pager), h("div", { class: "card" }, list.element)),
   ];
 }

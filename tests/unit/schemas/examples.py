@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from schemas.evaluation import EvaluatedItem, Evaluation
-from schemas.packed import pack_f32, pack_i32, pack_u8
+from schemas.packed import pack_f16, pack_f32, pack_i32, pack_u8
 from schemas.records import (
     AdapterOf,
     ChunkRef,
@@ -155,7 +155,7 @@ _OUTCOME = Outcome(
             version=Version(lineage=1, step=8),
             age=1,
             rewards=(RewardUse(name="exact", value=1.0, weight=0.5), RewardUse(name="length", value=-0.5, weight=0.1)),
-            logprob_gap=pack_f32([0.0, -0.25, math.nan]),
+            logprob_gap=pack_f16([0.0, -0.25, math.nan]),
         ),
         MemberOutcome(member=1, result="failed", reason="never_arrived"),
     ),

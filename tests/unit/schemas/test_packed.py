@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import CodecError
-from schemas.packed import pack_f32, pack_i32, pack_u8, unpack_f32, unpack_i32, unpack_u8
+from schemas.packed import pack_f16, pack_f32, pack_i32, pack_u8, unpack_f16, unpack_f32, unpack_i32, unpack_u8
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
@@ -70,3 +70,14 @@ def test_part_of_a_value_is_refused(unpack: object) -> None:
     assert callable(unpack)
     with pytest.raises(CodecError, match="7 bytes are no whole number"):
         unpack(b"1234567")
+
+
+def test_float16_rounds_keeps_what_is_not_finite_and_refuses_what_it_does_not_hold() -> None:
+    assert unpack_f16(pack_f16([0.1, -2.5])).tolist() == [0.0999755859375, -2.5]
+    kept = unpack_f16(pack_f16([float("nan"), float("-inf")]))
+    assert np.isnan(kept[0])
+    assert kept[1] == float("-inf")
+    with pytest.raises(CodecError, match="value 70000.0 at index 1 is beyond float16"):
+        pack_f16([1.0, 70_000.0])
+    with pytest.raises(CodecError, match="no whole number of float16"):
+        unpack_f16(b"abc")

@@ -13,7 +13,7 @@ from consumers.learner.furthest import Furthest
 from consumers.learner.losses import TokenTerms
 from consumers.learner.outcomes import OutcomeDraft, with_gaps
 from consumers.learner.team import Team
-from schemas.packed import unpack_f32
+from schemas.packed import unpack_f16
 from schemas.reasons import Result
 from schemas.records import MemberOutcome
 
@@ -39,7 +39,7 @@ def test_the_furthest_of_all_micro_batches_are_kept_with_the_gap_of_each_token()
     furthest = Furthest(2)
     furthest.add(terms([[0.5, -0.5], [0.25], [-2.0, 0.0, 0.0]]), ids=[(4, 0), (4, 1), (5, 0)])
     furthest.add(terms([[0.0], [1.0, -0.5]]), ids=[(6, 0), (6, 3)])
-    gaps = {ids: unpack_f32(packed).tolist() for ids, packed in furthest.gaps().items()}
+    gaps = {ids: unpack_f16(packed).tolist() for ids, packed in furthest.gaps().items()}
     assert gaps == {(5, 0): [-2.0, 0.0, 0.0], (6, 3): [1.0, -0.5]}
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_trained_neither_counts_nor_has_a_gap() -> None:
     furthest.add(terms([[3.0, 9.0, NAN]], masks=[[1.0, 0.0, 0.0]]), ids=[(1, 0)])
     [(ids, packed)] = furthest.gaps().items()
     assert ids == (1, 0)
-    np.testing.assert_array_equal(unpack_f32(packed), [3.0, NAN, NAN])
+    np.testing.assert_array_equal(unpack_f16(packed), [3.0, NAN, NAN])
 
 
 def test_what_is_not_finite_is_furthest() -> None:

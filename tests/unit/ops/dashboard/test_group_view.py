@@ -17,7 +17,7 @@ from ops.dashboard.advantage_view import OF_ALGORITHM, advantages_of
 from ops.dashboard.finding import Finder, GroupRecords
 from ops.dashboard.group_view import MAX_TOKENS, group_json, tokens_json
 from ops.dashboard.pieces import TokenizerMissing, load_tokenizer, pieces_of
-from schemas.packed import pack_f32, pack_i32, pack_u8
+from schemas.packed import pack_f16, pack_f32, pack_i32, pack_u8
 from schemas.records import MemberOutcome, Outcome, ReferenceScore, RewardUse, Version, VersionRun
 from tests.unit.ops.dashboard.record_source import RecordSource
 from tests.unit.ops.little_run import NOW_MS, RUN, attempt_of, prompt, reward, sample, trained
@@ -115,9 +115,9 @@ def test_the_gap_to_the_trainer_is_shown_where_the_ledger_keeps_it(found: GroupR
         assert values is not None
         return cast("dict[str, object]", orjson.loads(orjson.dumps(values))["tokens"])
 
-    kept = seen(pack_f32([-0.5, 0.25, math.nan, -2.0]))
+    kept = seen(pack_f16([-0.5, 0.25, math.nan, -2.0]))
     assert (kept["trainer_gap"], kept["trainer_gap_why"]) == ([-0.25, None, 2.0], "")
-    for gap in (None, pack_f32([1.0])):  # of another length: not of this completion
+    for gap in (None, pack_f16([1.0])):  # of another length: not of this completion
         assert (seen(gap)["trainer_gap"], seen(gap)["trainer_gap_why"]) != (None, "")
 
 

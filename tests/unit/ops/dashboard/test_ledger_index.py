@@ -10,7 +10,7 @@ import pytest
 
 from ops.dashboard.ledger_index import LedgerIndex
 from ops.dashboard.ledger_rows import ApartRow, LostRow
-from schemas.packed import pack_f32
+from schemas.packed import pack_f16
 from schemas.records import Outcome
 from tests.unit.ops.dashboard.record_source import RecordSource, source_of
 from tests.unit.ops.little_run import RUN, little_run, trained
@@ -108,7 +108,7 @@ def test_samples_with_a_gap_are_listed_furthest_apart_first_as_far_as_they_survi
         run.change(
             Outcome,
             lambda each, group=group, lineage=lineage: (each.group, each.lineage) == (group, lineage),  # type: ignore[misc]
-            lambda each, gap=gap: with_gap(each, pack_f32(gap)),  # type: ignore[misc]
+            lambda each, gap=gap: with_gap(each, pack_f16(gap)),  # type: ignore[misc]
         )
     run.change(Outcome, lambda each: each.group == 1, lambda each: with_gap(each, b"no number"))
     page = filled(source_of(run)).apart(skip=0, limit=10)
