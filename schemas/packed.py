@@ -3,7 +3,8 @@
 Role: how token ids (int32), log-probabilities (float32), what is for people only (float16) and masks (uint8) travel
 inside records.
 Data in and out: sequences or one-dimensional arrays in, `bytes` out, and back as read-only arrays over the same memory.
-Invariants: `unpack(pack(x)) == x`; byte order does not depend on the machine; nothing is rounded except to float32 or float16.
+Invariants: `unpack(pack(x)) == x`; byte order does not depend on the machine; nothing is rounded except to float32 and
+float16.
 Failure: `CodecError` on what the dtype cannot hold and on lengths that are no whole number of values.
 """
 
