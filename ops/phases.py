@@ -25,7 +25,7 @@ from typing import cast
 
 import click
 
-from ops.made_with import check_phase
+from ops.made_with import check_made_with, check_phase
 from ops.phase_book import PhaseBook, PhaseProgress
 from ops.phase_settings import PhaseSettings, StopRule, merged
 from ops.run_checks import check_run
@@ -144,11 +144,18 @@ def run_phases(run_file: RunFile, *, launch_one: LaunchOne, say: Callable[[str],
         launch_one: runs the stages with these settings until they end or a stop is asked for.
 
     Raises:
-        SettingsError: a phase's settings are wrong, before anything is started.
+        SettingsError: a phase's settings are wrong, or the run was made with others, before anything is started.
     """
     check_phases(run_file)
     folder = run_file.run.folder
     book = PhaseBook(folder, run_file.phases)
+    first = book.current
+    if first is None:
+        name, num = run_file.run.name, len(run_file.phases)
+        say(f"run {name} is complete: all of its {num} phases are over; nothing was started")
+        click.echo("hint: add a phase at the end of the run file to go on with it", err=True)
+        return 0
+    check_made_with(effective(run_file, first[0], progress=first[1]), in_phase=True)  # before anything is written
     save_run_file(run_file, folder / BASE_FILE)
     stop = Stop()
     stop.listen()

@@ -16,7 +16,7 @@ import ops.launch
 from ops.made_with import check_made_with
 from ops.phase_book import PhaseBook, PhaseProgress
 from ops.phase_settings import StopRule
-from ops.phases import InPhase, Launched, PhaseWatch, run_phases
+from ops.phases import BASE_FILE, InPhase, Launched, PhaseWatch, run_phases
 from ops.run_file import RunFile, Toml, parse_run_file, save_run_file
 from pipeline.stage import StopSignal
 from schemas.errors import LogError, SettingsError
@@ -135,7 +135,9 @@ def test_phases_follow_one_another_each_with_its_settings_and_its_end(tmp_path: 
     assert all(each.phases == () for each in stages.launches)
     assert "phase sums: over at step 2: reward 0.600 over 2 steps reached 0.5" in said
     again = Stages(step=12)
-    assert run(run_file(tmp_path, CLONE, SUMS, SHORT), again) == []
+    assert run(run_file(tmp_path, CLONE, SUMS, SHORT), again) == [
+        "run r is complete: all of its 3 phases are over; nothing was started"
+    ]
     assert again.launches == [], "a run whose phases are over starts nothing"
 
 
@@ -282,3 +284,16 @@ def test_a_book_of_a_later_release_is_read(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "phases.json").write_text('[{"name": "sums", "first_step": 3, "colour": "red"}]')
     assert PhaseBook(tmp_path / "r", run_file(tmp_path, SUMS).phases).progress[0].first_step == 3
+
+
+def test_settings_that_the_run_was_not_made_with_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """`runs resume` goes on with what is kept here."""
+    made = run_file(tmp_path, SUMS)
+    folder = tmp_path / "r"
+    save_run_file(made, folder / "settings.json")
+    save_run_file(made, folder / BASE_FILE)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = made.model_copy(update={"run": made.run.model_copy(update={"group_size": made.run.group_size + 1})})
+    with pytest.raises(SettingsError, match=r"run\.group_size"):
+        run(other, Stages())
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
