@@ -27,7 +27,8 @@ from ops.made_with import SETTINGS_FILE, check_made_with, keep_model
 from ops.metrics_targets import exposed
 from ops.named_checks import check_named, context_warnings, launcher_role, teller_role
 from ops.outputs import writing
-from ops.phases import InPhase, Launched, PhaseProgress, check_phases, effective, run_phases
+from ops.phase_book import PhaseProgress
+from ops.phases import InPhase, Launched, check_phases, effective, run_phases
 from ops.progress import Progress
 from ops.run_checks import check_run
 from ops.run_ends import LogEnds, PartEnd
@@ -111,7 +112,9 @@ def launch_all(run_file: RunFile, *, state_dir: Path, quiet: bool = False, only:
     def one(chosen: RunFile, phase: InPhase) -> Launched:
         code = launch(chosen, state_dir=state_dir, quiet=quiet, phase=phase)
         resolved = resolve(chosen, state_dir=state_dir, start=False)
-        seal = LogEnds(open_log(resolved, role=launcher_role(only)), run_file=resolved).seal() if code == 0 else None
+        # Not known is not "no seal": that would end the run here, in order, with phases left to do.
+        ends = LogEnds(open_log(resolved, role=launcher_role(only)), run_file=resolved)
+        seal = ends.known_seal() if code == 0 else None
         return Launched(code=code, seal=seal)
 
     return run_phases(run_file, launch_one=one, say=click.echo)

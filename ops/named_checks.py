@@ -13,6 +13,7 @@ from pathlib import Path
 
 import orjson
 
+from consumers.learner.settings import CloningSettings
 from consumers.rewards.opening import open_plugin
 from consumers.scheduler.stage import load_policy
 from ops.addresses import LOCAL, WITHOUT
@@ -23,7 +24,7 @@ from ops.wiring import SINGLE_STAGES
 from pipeline.credentials import client_config, redis_client
 from pipeline.engines.backends import check_backend
 from pipeline.environments.opening import open_environment
-from pipeline.sources import open_source
+from pipeline.sources import Source, open_source
 from pipeline.uploads.target import check_target
 from pipeline.weights.tls import client_context, server_context
 from pipeline.weights.tokens import run_token
@@ -107,7 +108,19 @@ def _check_learner(run_file: RunFile) -> None:
 
         check_targets(run_file.model.path, learner.lora)
     if learner.cloning.num_steps > 0 and learner.cloning.source is not None:
-        open_source(learner.cloning.source, seed=run_file.run.seed)
+        _check_demonstrations(open_source(learner.cloning.source, seed=run_file.run.seed), learner.cloning)
+
+
+def _check_demonstrations(source: Source, cloning: CloningSettings) -> None:
+    """The learner would find the end of them only once it has cloned with all there are, and `learner.cloning` cannot
+    change in a run."""
+    num_needed = (cloning.num_steps - 1) * cloning.batch_size + 1  # the last batch may be smaller
+    if source.num_items is not None and source.num_items < num_needed:
+        raise SettingsError(
+            f"learner.cloning: {cloning.num_steps} steps of {cloning.batch_size} need {num_needed} demonstrations or "
+            f"more, source {source.name} ends after {source.num_items}",
+            hint="allow more learner.cloning.source.epochs, or lower learner.cloning.num_steps or batch_size",
+        )
 
 
 def _check_evaluator(run_file: RunFile) -> None:

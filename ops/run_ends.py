@@ -105,12 +105,21 @@ class LogEnds:
     def seal(self) -> LedgerSealed | None:
         """The seal that the ledger ends with; None: there is none, or it is not known."""
         try:
-            last = self._last_record()
+            seal = self.known_seal()
         except RlweaveError as error:
             text = f"whether the run is complete is not known: {error.message}"
             self._told.warn("seal", type(error).__name__, text=text)
             return None
         self._told.works("seal")
+        return seal
+
+    def known_seal(self) -> LedgerSealed | None:
+        """The seal that the ledger ends with; None: there is none.
+
+        Raises:
+            LogError, DeadlineExceeded: the broker failed or is too slow, so it is not known.
+        """
+        last = self._last_record()
         return last if isinstance(last, LedgerSealed) else None
 
     def nothing_is_left(self, seal: LedgerSealed) -> bool:

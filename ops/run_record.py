@@ -22,6 +22,7 @@ from typing import TypeAlias
 import orjson
 
 from ops.run_file import RunFile
+from pipeline.appending import append_line
 from topics.clock import Clock, SystemClock
 from topics.log import Log
 
@@ -158,5 +159,4 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _append(folder: Path, line: Mapping[str, Json]) -> None:
-    with (folder / RECORD_FILE).open("ab") as file:
-        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+    append_line(folder / RECORD_FILE, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from schemas.errors import PluginError
+from schemas.errors import PluginError, RlweaveError
 
 
 def load_plugin(spec: str, *, group: str, builtins: Mapping[str, str]) -> object:
@@ -41,17 +42,48 @@ def load_plugin(spec: str, *, group: str, builtins: Mapping[str, str]) -> object
     raise PluginError(f"no plug-in {spec!r} in group {group}", hint=_choices(group, builtins))
 
 
+def told(error: BaseException) -> str:
+    """What code that is not ours raised, in words; its own text may not be had, as making it is such code, too."""
+    try:
+        said = str(error)
+    except BaseException:  # noqa: BLE001 - user code
+        said = "(its text cannot be had)"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+@contextmanager
+def loading(what: str, *, hint_missing: str = "") -> Iterator[None]:
+    """Around code that is not ours while it is imported or made; a script that ends with `sys.exit()` must not end us,
+    as if all were well.
+
+    Args:
+        what: which one, and what failed, in words.
+        hint_missing: given when a package was not there.
+
+    Raises:
+        PluginError: whatever it raised, but for errors of ours.
+    """
+    try:
+        yield
+    except RlweaveError:
+        raise
+    except (Exception, SystemExit) as error:
+        hint = hint_missing if isinstance(error, ImportError) else ""
+        raise PluginError(f"plug-in {what}: {told(error)}", hint=hint) from error
+
+
 def _from_module(target: str, *, spec: str, group: str, builtins: Mapping[str, str]) -> object:
     module_name, _, attr = target.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise PluginError(
-            f"plug-in {spec!r}: importing {module_name!r} failed: {error}", hint=_choices(group, builtins)
-        ) from error
+    with loading(f"{spec!r}: {module_name!r} failed while it was imported"):
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise PluginError(
+                f"plug-in {spec!r}: importing {module_name!r} failed: {error}", hint=_choices(group, builtins)
+            ) from error
     return _attribute(module, attr, spec=spec)
 
 
@@ -64,10 +96,8 @@ def _import_file(path: Path) -> object:
         raise PluginError(f"plug-in file {path} cannot be imported")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
-    try:
+    with loading(f"file {path} failed while it was imported"):
         found.loader.exec_module(module)
-    except Exception as error:
-        raise PluginError(f"plug-in file {path} failed while it was imported: {error!r}") from error
     return module
 
 

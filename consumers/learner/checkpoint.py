@@ -283,7 +283,8 @@ def _entry(path: Path) -> Mapping[str, int | str]:
 
 def _check_manifest(path: Path, manifest: object) -> None:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {path} is of another format than {FORMAT}")
+        seen = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise CheckpointError(f"checkpoint {path} is of format {seen!r:.40}, this release reads format {FORMAT}")
     for name in _FILES:
         entry = manifest["files"][name]
         size = (path / name).stat().st_size

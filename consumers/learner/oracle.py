@@ -8,12 +8,12 @@ Failure: `LearnerFileError`; training does not go on without its witness.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import orjson
 
 from consumers.learner.batch import Batch
+from pipeline.appending import append_line
 from schemas.errors import LearnerFileError
 
 
@@ -34,12 +34,7 @@ class OracleFile:
         line = orjson.dumps({"lineage": lineage, "step": batch.step, "sample_ids": batch.sample_ids()}) + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                os.write(handle, line)
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            append_line(self._path, line, sync=True)
         except OSError as error:
             raise LearnerFileError(
                 f"oracle file {self._path} cannot be written: {error}", hint="free disk space, or unset oracle_file"

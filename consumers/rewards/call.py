@@ -37,10 +37,10 @@ def call_now(call: Call, samples: Sequence[Sample]) -> Answer:
     """Run a call to its end, however long that takes."""
     began_s = time.monotonic()
     try:
-        values = call(samples)
+        verdicts = _verdicts(call(samples), num_samples=len(samples))
     except BaseException as error:  # noqa: BLE001 - user code, see the module docstring
         return Answer(trouble=verdict.of_error(error), duration_ms=_since_ms(began_s))
-    return _checked(values, num_samples=len(samples), began_s=began_s)
+    return Answer(verdicts=verdicts, duration_ms=_since_ms(began_s))
 
 
 async def call_within(call: AsyncCall, samples: Sequence[Sample], *, limit_s: float) -> Answer:
@@ -50,11 +50,12 @@ async def call_within(call: AsyncCall, samples: Sequence[Sample], *, limit_s: fl
     try:
         async with limit:
             values = await call(samples)
+        verdicts = _verdicts(values, num_samples=len(samples))
     except BaseException as error:  # noqa: BLE001 - user code, see the module docstring
         late = isinstance(error, TimeoutError) and limit.expired()
         trouble = verdict.no_answer(limit_s) if late else verdict.of_error(error)
         return Answer(trouble=trouble, duration_ms=_since_ms(began_s))
-    return _checked(values, num_samples=len(samples), began_s=began_s)
+    return Answer(verdicts=verdicts, duration_ms=_since_ms(began_s))
 
 
 async def call_close(close: Callable[[], Awaitable[object]], *, limit_s: float) -> None:
@@ -66,14 +67,17 @@ async def call_close(close: Callable[[], Awaitable[object]], *, limit_s: float) 
         _log.warning("the plug-in's aclose failed: %s", verdict.of_error(error).said)
 
 
-def _checked(values: object, *, num_samples: int, began_s: float) -> Answer:
-    """One value per sample, or an error that says so."""
+def _verdicts(values: object, *, num_samples: int) -> tuple[Verdict, ...]:
+    """One for each sample. What was given is the plug-in's, and so is the code that looking at it runs.
+
+    Raises:
+        ValueError: there is not one value per sample.
+    """
     given = values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else _listed(values)
     if given is None or len(given) != num_samples:
         seen = type(values).__name__ if given is None else f"{len(given)} values"
-        error = ValueError(f"score_batch returned {seen} for {num_samples} samples")
-        return Answer(trouble=verdict.of_error(error), duration_ms=_since_ms(began_s))
-    return Answer(verdicts=tuple(verdict.of_value(raw) for raw in given), duration_ms=_since_ms(began_s))
+        raise ValueError(f"score_batch returned {seen} for {num_samples} samples")
+    return tuple(verdict.of_value(raw) for raw in given)
 
 
 def _listed(values: object) -> Sequence[object] | None:

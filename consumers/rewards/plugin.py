@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 from consumers.rewards.builtin import BUILTINS
 from consumers.rewards.call import AsyncCall, Call
 from consumers.rewards.settings import RewardSettings
-from pipeline.plugins import load_plugin
+from pipeline.plugins import load_plugin, loading
 from schemas.errors import PluginError, SettingsError
 from schemas.records import Sample
 
@@ -103,15 +103,9 @@ def _with_options(found: object, options: Mapping[str, object], *, spec: str) ->
 
 
 def _make(factory: Plain, options: Mapping[str, object], *, spec: str) -> object:
-    try:
+    missing = f"an extra may be missing, for example `pip install 'rlweave[{_EXTRAS.get(spec, 'tasks')}]'`"
+    with loading(f"{spec!r} could not be made with the options {dict(options)}", hint_missing=missing):
         return factory(**options)
-    except (ImportError, TypeError, ValueError, KeyError, OSError) as error:
-        raise PluginError(
-            f"plug-in {spec!r} could not be made with the options {dict(options)}: {error!r}",
-            hint=f"an extra may be missing, for example `pip install 'rlweave[{_EXTRAS.get(spec, 'tasks')}]'`"
-            if isinstance(error, ImportError)
-            else "",
-        ) from error
 
 
 def _check_options(found: Plain, options: Mapping[str, object], *, spec: str, first: tuple[object, ...]) -> None:

@@ -26,6 +26,7 @@ from pipeline.stage import StageContext
 from schemas.errors import PluginError, SettingsError
 from topics.catalog import SAMPLES
 from topics.clock import Deadline
+from topics.log import TopicPartition
 
 MAX_IN_FLIGHT = 4096  # samples taken and not finished: they are at hand, so a few seconds of work
 LUMP = 1000  # rewards written and waited for at a time: nobody waits for one of them, and the broker has less to do
@@ -166,6 +167,12 @@ class RescoreStage(RewardStage):
             super()._settle(held, commit_now=commit_now)
             if held:
                 self._ended_s = self._context.clock.monotonic()
+
+    def _revoked(self, places: Sequence[TopicPartition]) -> None:
+        """As of `RewardStage`; verdicts that are held and not written are their new owner's to give, too."""
+        for one in self._held:
+            one.taken.abandoned = one.taken.abandoned or one.taken.place in places
+        super()._revoked(places)
 
     def _group_of(self, fingerprint: str) -> str:
         group = super()._group_of(fingerprint)

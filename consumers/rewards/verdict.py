@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from consumers.rewards.api import Transient
+from pipeline.plugins import told
 
 NON_FINITE = "non_finite"
 NOT_A_NUMBER = "not_a_number"
@@ -62,9 +63,10 @@ def of_value(raw: object) -> Verdict:
 
 def of_error(error: BaseException) -> Trouble:
     """What a plug-in raised."""
-    said = " ".join(str(error).split())
-    head = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return Trouble(said=_plain(head)[:MAX_FAILURE_CHARS], kind="transient" if _is_transient(error) else "error")
+    return Trouble(
+        said=_plain(" ".join(told(error).split()))[:MAX_FAILURE_CHARS],
+        kind="transient" if _is_transient(error) else "error",
+    )
 
 
 def no_answer(limit_s: float) -> Trouble:

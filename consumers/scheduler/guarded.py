@@ -16,6 +16,7 @@ from consumers.scheduler.policy import CommandDraft, Policy
 from consumers.scheduler.policy import decide as decide_static
 from consumers.scheduler.settings import SchedulerSettings
 from consumers.scheduler.snapshot import Snapshot
+from pipeline.plugins import told
 
 _TELL_EVERY_S = 60.0
 _MAX_CHARS = 300  # of a reason
@@ -41,7 +42,7 @@ class GuardedPolicy:
         except Exception as error:  # noqa: BLE001 - the function may be anybody's
             if self._told_s is None or snapshot.now_s >= self._told_s + _TELL_EVERY_S:
                 self._told_s = snapshot.now_s
-                self._tell(f"{type(error).__name__}: {error}"[:_MAX_CHARS])
+                self._tell(told(error)[:_MAX_CHARS])
             return decide_static(snapshot, settings)
 
 

@@ -79,7 +79,8 @@ def up(
     from ops.launch import launch_all
     from ops.made_with import check_made_with
     from ops.named_checks import check_named, context_warnings
-    from ops.phases import PhaseProgress, check_phases, effective
+    from ops.phase_book import PhaseProgress
+    from ops.phases import check_phases, effective
     from ops.prompt_checks import unknown_text_warnings
     from ops.run_checks import check_run
     from ops.run_file import load_run_file

@@ -18,14 +18,19 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import SupportsFloat
+
+import numpy as np
 
 from pipeline.environments.base import Action, Environment, EnvironmentFactory, Observation, Task, TryAgain
 from pipeline.environments.settings import EnvironmentSettings
+from pipeline.plugins import told
 from schemas.errors import PluginError
 from schemas.validation import MAX_REWARD
 
 MOST_LOOPS = 4  # blocked ones that are borne
+_MOST_SAID = 200  # characters of an error
 _CLOSE_S = 2.0  # longest wait for environments to be closed at the end
 RESET, STEP = "reset", "step"
 
@@ -182,7 +187,7 @@ class EnvironmentHost:
         try:
             environment = place.environment = self._factory()
         except (SystemExit, KeyboardInterrupt) as error:
-            raise _WantsToEnd(f"making it raised {error!r}") from error
+            raise _WantsToEnd(f"making it raised {told(error)}") from error
         return await self._tried(place, lambda: environment.reset(task))
 
     async def _tried(self, place: _Place, call: Callable[[], Awaitable[Observation]]) -> Observation:
@@ -197,7 +202,7 @@ class EnvironmentHost:
                     raise _TooLate from None
                 raise
             except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop, with all that runs in it
-                raise _WantsToEnd(f"it raised {error!r}") from error
+                raise _WantsToEnd(f"it raised {told(error)}") from error
             except TryAgain:
                 if not left:
                     raise
@@ -218,7 +223,7 @@ class EnvironmentHost:
             return [Reply(key=key, call=call.name, observation=call.future.result(), spent_s=spent_s)]
         late = isinstance(error, _TooLate)
         limit_s = self._settings.call_limit_s
-        why = f"no answer within {limit_s:g} s" if late else f"{type(error).__name__}: {error!s:.200}"
+        why = f"no answer within {limit_s:g} s" if late else _shortened(told(error))
         return [Reply(key=key, call=call.name, error=why, timed_out=late, spent_s=spent_s)]
 
     def _look_for_block(self) -> list[Reply]:
@@ -245,22 +250,47 @@ class EnvironmentHost:
 
 
 def _checked(observation: object) -> Observation:
-    """What an environment said, which nobody has looked at so far: it goes to a tokenizer and into a record."""
+    """What an environment said, which nobody has looked at so far: it goes to a tokenizer and into a record.
+
+    The copy has plain numbers and mappings of its own, so that whoever reads it meets no code of the environment.
+    """
     if not isinstance(observation, Observation):
         raise TypeError(f"an environment answers with an Observation, not with a {type(observation).__name__}")
-    facts, earlier = observation.facts, observation.earlier
-    if not isinstance(facts, Mapping) or not isinstance(earlier, Mapping):
+    if not isinstance(observation.facts, Mapping) or not isinstance(observation.earlier, Mapping):
         raise TypeError("facts and earlier of an Observation are mappings")
+    facts, earlier = dict(observation.facts), dict(observation.earlier)
     for text in (observation.text, *facts.keys(), *facts.values()):
         if not isinstance(text, str):
             raise TypeError(f"text and facts of an Observation are texts, seen {text!r:.80}")
         text.encode()  # what is no UTF-8, such as half a surrogate pair, cannot be written
     if not all(isinstance(turn, int) for turn in earlier):
         raise TypeError(f"delayed rewards are of turns by number, seen {list(earlier)!r:.80}")
-    rewards = (observation.reward, *earlier.values())
-    if not all(math.isfinite(reward) and abs(reward) <= MAX_REWARD for reward in rewards):
-        raise ValueError(f"rewards {rewards} are not all finite numbers of at most {MAX_REWARD:g}")
-    return observation
+    done: object = observation.done
+    if isinstance(done, str):
+        raise TypeError(f"done of an Observation is True or False, seen {done!r:.80}")
+    return replace(
+        observation,
+        reward=_number(observation.reward),
+        done=bool(done),
+        earlier={turn: _number(reward) for turn, reward in earlier.items()},
+        facts=facts,
+    )
+
+
+def _number(reward: SupportsFloat) -> float:
+    """A reward as a plain number, whatever library it is from. Booleans are refused, as of reward plug-ins: True where
+    0.9 was meant hides a bug."""
+    if isinstance(reward, bool | np.bool_ | str | bytes):
+        raise TypeError(f"a reward is a number, seen {reward!r:.80} ({type(reward).__name__}); float() makes one")
+    value = float(reward)
+    if not math.isfinite(value) or abs(value) > MAX_REWARD:
+        raise ValueError(f"a reward is a finite number of at most {MAX_REWARD:g}, seen {value}")
+    return value
+
+
+def _shortened(text: str) -> str:
+    """Text for an event: of bounded length, and whole characters."""
+    return text[:_MOST_SAID].encode("utf-8", "replace").decode()
 
 
 async def _closed(place: _Place) -> Observation:

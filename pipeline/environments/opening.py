@@ -14,7 +14,7 @@ from typing import cast
 
 from pipeline.environments.base import EnvironmentFactory
 from pipeline.environments.settings import EnvironmentSettings
-from pipeline.plugins import load_plugin
+from pipeline.plugins import load_plugin, loading
 from schemas.errors import PluginError, SettingsError
 
 GROUP = "rlweave.environments"
@@ -36,13 +36,14 @@ def open_environment(settings: EnvironmentSettings) -> EnvironmentFactory:
     if not callable(found):
         raise PluginError(f"environment plug-in {settings.plugin!r} is a {type(found).__name__}, nothing to be called")
     factory = partial(found, **settings.options)
-    try:
-        made: object = factory()
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"environment plug-in {settings.plugin!r} refuses its options {sorted(settings.options)}: {error}",
-            hint="environment.options are its keyword arguments",
-        ) from error
+    with loading(f"{settings.plugin!r} of the environment could not be made"):
+        try:
+            made: object = factory()
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"environment plug-in {settings.plugin!r} refuses its options {sorted(settings.options)}: {error}",
+                hint="environment.options are its keyword arguments",
+            ) from error
     wrong = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(made, name, None))]
     if wrong:
         raise PluginError(

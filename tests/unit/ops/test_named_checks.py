@@ -77,6 +77,15 @@ def test_what_is_there_passes_and_nothing_is_made(desk: Path) -> None:
         (["scheduler.policy=clever"], ["no plug-in 'clever'", "built in: reactive, stage_aware, static"]),
         (["learner.oracle_file=/proc/rlweave-no"], ["learner.oracle_file: /proc/rlweave-no cannot be written"]),
         (["learner.cloning.num_steps=1", "learner.cloning.source.files=['gone.jsonl']"], ["gone.jsonl"]),
+        (
+            [
+                "learner.cloning.num_steps=3",
+                "learner.cloning.batch_size=2",
+                "learner.cloning.source.files=['tasks.jsonl']",
+                "learner.cloning.source.epochs=4",
+            ],
+            ["3 steps of 2 need 5 demonstrations or more", "ends after 4", "more learner.cloning.source.epochs"],
+        ),
     ],
 )
 def test_what_is_not_there_is_named(overrides: list[str], parts: list[str], check: bool, desk: Path) -> None:

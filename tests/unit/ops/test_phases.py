@@ -12,12 +12,14 @@ from typing import cast
 
 import pytest
 
+import ops.launch
 from ops.made_with import check_made_with
+from ops.phase_book import PhaseBook, PhaseProgress
 from ops.phase_settings import StopRule
-from ops.phases import InPhase, Launched, PhaseBook, PhaseProgress, PhaseWatch, run_phases
+from ops.phases import BASE_FILE, InPhase, Launched, PhaseWatch, run_phases
 from ops.run_file import RunFile, Toml, parse_run_file, save_run_file
 from pipeline.stage import StopSignal
-from schemas.errors import SettingsError
+from schemas.errors import LogError, SettingsError
 from schemas.records import LedgerSealed, StageEvent
 
 CLONE: dict[str, object] = {"name": "clone", "until": {"steps": 0}}
@@ -133,7 +135,9 @@ def test_phases_follow_one_another_each_with_its_settings_and_its_end(tmp_path: 
     assert all(each.phases == () for each in stages.launches)
     assert "phase sums: over at step 2: reward 0.600 over 2 steps reached 0.5" in said
     again = Stages(step=12)
-    assert run(run_file(tmp_path, CLONE, SUMS, SHORT), again) == []
+    assert run(run_file(tmp_path, CLONE, SUMS, SHORT), again) == [
+        "run r is complete: all of its 3 phases are over; nothing was started"
+    ]
     assert again.launches == [], "a run whose phases are over starts nothing"
 
 
@@ -237,3 +241,59 @@ def test_a_phase_may_have_other_prompts_and_a_plain_run_not(tmp_path: Path) -> N
     assert "prompts.source.kind ('jsonl' -> 'plugin')" in check_made_with(changed, in_phase=True)
     with pytest.raises(SettingsError, match=r"prompts\.source\.kind"):
         check_made_with(changed)
+
+
+def test_a_run_is_not_over_because_nobody_knows_whether_its_phase_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages have ended in order, and the broker is away when the seal is looked for."""
+    monkeypatch.setattr(ops.launch, "launch", lambda *_, **__: 0)
+    away = {"kafka": {"bootstrap": "127.0.0.1:1"}, "redis": {"url": "none"}}
+    values = run_file(tmp_path, CLONE).model_dump(mode="json") | away
+    settings = parse_run_file(cast("dict[str, Toml]", values), origin="test")
+    with pytest.raises(LogError):
+        ops.launch.launch_all(settings, state_dir=tmp_path)
+    assert book(tmp_path) == [("clone", 0, None, "")]
+
+
+def test_a_full_disk_does_not_end_a_phase_and_is_said_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = run_file(tmp_path, {"name": "a", "until": {"tokens": 30}})
+    stages = Stages()
+
+    def fills_up(chosen: RunFile, phase: InPhase) -> Launched:
+        (tmp_path / "r" / ".phases.json.tmp").mkdir()  # nothing can be written from here on
+        return stages(chosen, phase)
+
+    with pytest.raises(SettingsError, match=r"run\.dir: .*phases\.json cannot be written"):
+        run_phases(settings, launch_one=fills_up, say=lambda _: None)
+    assert stages.step == 3, "it went on to its end"
+    assert "how far phase a is was not noted" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["[{", "{}", '[{"name": "a", "first_step": "1"}]', '[{"first_step": 1}]'])
+def test_a_book_that_is_none_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "phases.json").write_text(content)
+    with pytest.raises(SettingsError, match=r"phases\.json cannot be read"):
+        run(run_file(tmp_path, SUMS), Stages())
+
+
+def test_a_book_of_a_later_release_is_read(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "phases.json").write_text('[{"name": "sums", "first_step": 3, "colour": "red"}]')
+    assert PhaseBook(tmp_path / "r", run_file(tmp_path, SUMS).phases).progress[0].first_step == 3
+
+
+def test_settings_that_the_run_was_not_made_with_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """`runs resume` goes on with what is kept here."""
+    made = run_file(tmp_path, SUMS)
+    folder = tmp_path / "r"
+    save_run_file(made, folder / "settings.json")
+    save_run_file(made, folder / BASE_FILE)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = made.model_copy(update={"run": made.run.model_copy(update={"group_size": made.run.group_size + 1})})
+    with pytest.raises(SettingsError, match=r"run\.group_size"):
+        run(other, Stages())
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -122,6 +122,14 @@ def test_one_under_the_name_of_another_version_is_not_restored(tmp_path: Path) -
     assert "1.9 is of version 1.3, not of its name" in restored.skipped[0]
 
 
+def test_one_of_another_format_names_both_formats(tmp_path: Path) -> None:
+    path = save(tmp_path, snapshot(7))
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointError, match="is of format 2, this release reads format 1"):
+        newest_valid(tmp_path, survives=every)
+
+
 def test_a_higher_lineage_wins_over_a_higher_step(tmp_path: Path) -> None:
     save(tmp_path, snapshot(9, lineage=1))
     save(tmp_path, snapshot(4, lineage=2))

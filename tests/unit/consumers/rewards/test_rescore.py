@@ -97,3 +97,29 @@ def test_two_sets_of_options_are_told_apart_in_what_is_written(rig: Rig) -> None
     assert plain == "1"
     assert len(set(others)) == 2
     assert all(version.startswith("1+opt-") for version in others)
+
+
+def test_two_that_share_the_work_score_each_sample_once(rig: Rig) -> None:
+    """Verdicts are written in lumps: those of a partition that goes to another process meanwhile are its to give."""
+    write_samples(rig.log, (sample(group) for group in range(40)))
+    first = past(rig, f"{HERE}:length")
+    first._settled_s = float("inf")  # nothing is due by time: it holds what it has scored
+    turn_until(first, lambda: len(first._held) == 40)
+    second = past(rig, f"{HERE}:length")
+
+    def until_one_partition_went() -> bool:
+        second.turn()
+        return sum(second.num_scored) == 20
+
+    turn_until(first, until_one_partition_went)
+    first._settled_s = 0.0
+
+    def until_both_are_through() -> bool:
+        second.turn()
+        return first.finished and second.finished
+
+    turn_until(first, until_both_are_through)
+    for stage in (first, second):
+        stage.stop(deadline=Deadline.after(5))
+    assert sorted(one.group for one in rewards_of(rig.log, SHADOW_REWARDS)) == list(range(40))
+    assert sum(second.num_scored) == 20

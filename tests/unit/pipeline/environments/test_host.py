@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from pipeline.environments.base import Action, Observation, Task
@@ -27,7 +29,14 @@ ODD = [
     Observation(facts=None),  # type: ignore[arg-type]
     Observation(earlier={"0": 1.0}),  # type: ignore[dict-item]
     Observation(reward=1e300),
+    Observation(reward=True),
+    Observation(reward=np.bool_(True)),  # type: ignore[arg-type]
+    Observation(reward="1"),  # type: ignore[arg-type]
+    Observation(earlier={0: True}),
+    Observation(done="false"),  # type: ignore[arg-type]
+    Observation(done=np.array([True, False])),  # type: ignore[arg-type]
 ]
+FACTS = {"a": "1"}
 CALLS: list[str] = []
 RELEASE = threading.Event()
 
@@ -74,6 +83,23 @@ class Odd(Noting):
 
     async def reset(self, task: Task) -> Observation:
         return ODD[task.member]
+
+
+class Unprintable(Exception):
+    """Its text is code that fails."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Mute(Noting):
+    """Fails with what cannot be printed; its numbers are those of another library."""
+
+    async def reset(self, task: Task) -> Observation:
+        return Observation(reward=Decimal("0.5"), done=np.bool_(True), facts=FACTS)  # type: ignore[arg-type]
+
+    async def step(self, action: Action) -> Observation:
+        raise Unprintable
 
 
 class Leaving(Noting):
@@ -135,6 +161,19 @@ def test_calls_and_replies() -> None:
     assert CALLS == ["reset 1", "step 5", "stepped", "close"]
 
 
+def test_numbers_are_made_plain_and_mappings_copied_and_an_error_without_text_is_told() -> None:
+    running = host("Mute")
+    running.begin("a", TASK)
+    seen = reply_of(running).observation
+    assert seen is not None
+    assert (type(seen.reward), seen.reward, seen.done) == (float, 0.5, True)
+    assert seen.facts == FACTS
+    assert seen.facts is not FACTS, "the environment may change it while others read"
+    running.step("a", ACTION)
+    assert reply_of(running).error == "Unprintable: (its text cannot be had)"
+    running.close()
+
+
 def test_what_is_forgotten_is_cancelled_then_closed_and_gives_no_reply() -> None:
     running = host("Noting")
     running.begin("a", TASK)
@@ -169,7 +208,7 @@ def test_an_answer_that_is_none_fails(plugin: str, error: str) -> None:
     assert found.observation is None
     assert error in found.error
     running.step("a", ACTION)
-    assert "not all finite" in reply_of(running).error
+    assert "a finite number" in reply_of(running).error
     running.close()
 
 
@@ -189,10 +228,10 @@ def test_one_that_wants_to_end_the_process_ends_its_own_call_only() -> None:
         running.begin(key, TASK)
         assert reply_of(running).observation is not None
     running.step("a", ACTION)
-    assert "SystemExit(3)" in reply_of(running).error
+    assert "SystemExit: 3" in reply_of(running).error
     running.forget(["a"])
     running.step("b", ACTION)
-    assert "SystemExit(3)" in reply_of(running).error
+    assert "SystemExit: 3" in reply_of(running).error
     running.close()
     assert CALLS.count("close") == 2
 
