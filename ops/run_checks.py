@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from ops.addresses import LOCAL, WITHOUT
 from ops.run_file import RunFile
+from ops.wiring import programs, scale_limits
+from pipeline.metrics import NUM_PORTS
 from pipeline.redis_client import RedisClient
 from schemas.errors import SettingsError
 
@@ -187,10 +189,44 @@ def _warnings(run_file: RunFile) -> Iterator[str]:
             f"environment.retire_s = {environment.retire_s:g} is not below supervisor.retire_s = {retire_s:g}: a "
             "rollout process that is one too many is stopped before it has given its groups back in order"
         )
+    yield from _scheduler_warnings(run_file)
+    num = len(programs(run_file, settings_file=run.folder)) + 1  # the supervisor has a port, too
+    if run.metrics_port and num > NUM_PORTS:
+        yield (
+            f"run.metrics_port = {run.metrics_port} and there may be {num} processes: each looks for a free port among "
+            f"the first {NUM_PORTS} from there on, so on one host those after the first {NUM_PORTS} would be refused; "
+            "set it to 0 for any free port"
+        )
     if run.group_size == 1:
         yield "run.group_size = 1 gives advantages of zero only"
     if run.max_staleness == 0:
         yield "run.max_staleness = 0 makes rollout and learning wait for each other (synchronous training)"
+
+
+def _scheduler_warnings(run_file: RunFile) -> Iterator[str]:
+    """Times of the scheduler that do not go together, where it changes the number of processes."""
+    scheduler, heartbeat_s = run_file.scheduler, run_file.run.heartbeat_s
+    limits = scale_limits(run_file, stages=("rollout", "learner", "reward", "reference")).values()
+    if scheduler.policy == "static" or all(fewest == most for fewest, most in limits):
+        return
+    if scheduler.scale_up_cool_down_s < scheduler.rate_window_s / 2:
+        yield (
+            f"scheduler.scale_up_cool_down_s = {scheduler.scale_up_cool_down_s:g} is below half of "
+            f"scheduler.rate_window_s = {scheduler.rate_window_s:g}: a second change is decided on rates most of which "
+            "are from before the first; raise the former, or lower the latter"
+        )
+    if scheduler.lag_max_age_s <= scheduler.lag_interval_s:
+        yield (
+            f"scheduler.lag_max_age_s = {scheduler.lag_max_age_s:g} is not above scheduler.lag_interval_s = "
+            f"{scheduler.lag_interval_s:g}: lag is unknown again before it is next measured, and unknown lag scales "
+            "nothing; raise the former, or lower the latter"
+        )
+    if scheduler.silence_s <= heartbeat_s:
+        yield (
+            f"scheduler.silence_s = {scheduler.silence_s:g} is not above run.heartbeat_s = {heartbeat_s:g}: processes "
+            "count as silent between their heartbeats, and their number stays as it is; raise the former, or lower the "
+            "latter"
+        )
 
 
 def _most_name(run_file: RunFile) -> str:

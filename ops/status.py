@@ -10,10 +10,11 @@ Failure: `RunNotFound`, errors of the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ops.live.late import LateComers
 from ops.replay.sources import KafkaSource, Window, decode
 from ops.run_view import quiet_after_s, slot_key
 from ops.runs import tail
@@ -50,6 +51,7 @@ class ProcessStatus:
     version: Version | None = None
     gauges: Mapping[str, float] = field(default_factory=dict)
     stopped: bool = False
+    is_late: bool = False  # joined after the run's end
 
     @property
     def name(self) -> str:
@@ -131,9 +133,10 @@ def status_of(log: RawLog, run: str, *, heartbeat_s: float = 1.0) -> RunStatus:
     window = source.window(LEDGER)  # now, as the prompts are; a long ledger takes a while to read
     num_prompts = _num_prompts(log, run, num_partitions=counts.get(full_name(run, PROMPTS), 0))
     view = _ledger(source, window)
+    sealed_ms = None if view.sealed is None else view.sealed.sealed_unix_ms
     return RunStatus(
         run=run,
-        processes=_processes(log, run, num_partitions=counts.get(full_name(run, EVENTS), 0)),
+        processes=processes_of(_events(log, run, counts=counts), sealed_ms=sealed_ms),
         lag=tuple(group_lags(log, run, counts=counts)),
         lineage=view.lineages.current,
         step=view.step,
@@ -161,12 +164,28 @@ def fold_event(processes: dict[str, ProcessStatus], event: StageEvent) -> None:
         process.stopped = True
 
 
-def _processes(log: RawLog, run: str, *, num_partitions: int) -> tuple[ProcessStatus, ...]:
+def processes_of(events: Iterable[StageEvent], *, sealed_ms: int | None) -> tuple[ProcessStatus, ...]:
+    """The processes, by stage and instance.
+
+    Args:
+        events: in the order of their topic.
+        sealed_ms: when the run was sealed; None: it is not.
+    """
     found: dict[str, ProcessStatus] = {}
+    late = LateComers(sealed_ms=sealed_ms)
+    for event in events:
+        late.add(event)
+        fold_event(found, event)
+    for process in found.values():
+        process.is_late = process.instance in late
+    return tuple(sorted(found.values(), key=lambda process: (process.stage, process.instance)))
+
+
+def _events(log: RawLog, run: str, *, counts: Mapping[str, int]) -> Iterator[StageEvent]:
+    num_partitions = counts.get(full_name(run, EVENTS), 0)
     for record, _ in tail(log, run, topic=EVENTS, num_partitions=num_partitions, num_offsets=EVENTS_LOOKED_AT):
         if isinstance(record, StageEvent):
-            fold_event(found, record)
-    return tuple(sorted(found.values(), key=lambda process: (process.stage, process.instance)))
+            yield record
 
 
 def group_lags(log: RawLog, run: str, *, counts: Mapping[str, int]) -> list[GroupLag]:

@@ -27,7 +27,7 @@ from schemas.errors import SettingsError
 
 __all__ = ["GROUPS", "METRICS", "MetricSpec", "Metrics"]
 _BY_NAME = {spec.name: spec for spec in METRICS}
-_PORTS, _LAST_PORT = 64, 65535  # processes of one host that begin at one port
+NUM_PORTS, _LAST_PORT = 64, 65535  # processes of one host that begin at one port
 _REQUEST_S = 10.0  # for a client to say what it wants, and to take it
 _NOT_TOLD = ("phase_s",)  # each phase has events of its own, and heartbeats carry `phase_time_s`
 _Labels = tuple[str, ...]  # values, in the order of the spec
@@ -140,7 +140,7 @@ class Metrics:
         Raises:
             SettingsError: none is, or the host is not an address of this machine.
         """
-        last = port if port == 0 else min(port + _PORTS - 1, _LAST_PORT)
+        last = port if port == 0 else min(port + NUM_PORTS - 1, _LAST_PORT)
         why = ""
         for number in range(port, last + 1):
             try:

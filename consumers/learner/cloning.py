@@ -2,7 +2,8 @@
 
 Role: demonstrations (prompts whose answer is the wanted completion) become token rows, a few at a time.
 Data in: a prompt source. Data out: `Rows` whose completion is the answer followed by the end token.
-Invariants: demonstration i of the run is item i of the source, so a restart continues where a checkpoint left off.
+Invariants: demonstration i of the run is item i of the source. No checkpoint is written before the last cloning step: a
+learner that ends before begins again with the model as it was, and none is trained on twice.
 Failure: `SettingsError` when the source has no answers; a demonstration that cannot be encoded is passed over, counted.
 """
 

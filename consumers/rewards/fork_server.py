@@ -5,7 +5,8 @@ start of an interpreter. No code that is not ours runs in it: each process loads
 Data in: `start` with the two ends of pipes of `consumers.rewards.worker`, `ended PID`, `reap PID`. Data out: a pid, or
 how a process ended; `-`: it has not.
 Invariants: a process leads a session, so a process group, of its own before anybody knows its pid; its number is not
-given to another one before `reap`. It ends with the reward consumer, and the processes with it (prctl(2)).
+given to another one before `reap`. When the reward consumer is gone, killed or not, it ends the processes with all that
+they started, and itself. The processes end with it in any case (prctl(2)).
 Failure: `!` and the reason, when the system forks no more.
 """
 
@@ -20,10 +21,12 @@ import time
 from contextlib import suppress
 
 from consumers.rewards import worker
+from consumers.rewards.leftovers import end_tree
 from pipeline.priority import set_session_nice
 
 _MOST_BYTES = 64
 _TRIES, _PAUSE_S = 5, 0.05  # of setting the nice value: a user may do that ten times a second
+_LOOK_S = 1.0  # between two looks at whether the consumer is there: another process may hold its end of the socket
 _GONE = b"the process ended with the one that had forked it"
 
 
@@ -33,43 +36,58 @@ def main(control_fd: int, *, nice: int) -> int:
     Args:
         nice: of the session of the reward consumer; that of each process is the same.
     """
-    worker.end_with_starter()
     gc.freeze()  # what is here is shared with the processes: a collection would copy it
-    with socket.socket(fileno=control_fd) as control:
-        pipes = _serve(control, nice=nice)
+    own, forked = os.getpid(), set[int]()
+    try:
+        with socket.socket(fileno=control_fd) as control:
+            pipes = _serve(control, forked, nice=nice)
+    except ConnectionError:  # the consumer ended while it was answered
+        pipes = None
+    finally:
+        if os.getpid() == own:
+            for pid in forked:
+                end_tree(pid)
     return 0 if pipes is None else worker.main(*pipes)
 
 
-def _serve(control: socket.socket, *, nice: int) -> tuple[int, int] | None:
+def _serve(control: socket.socket, forked: set[int], *, nice: int) -> tuple[int, int] | None:
     """None at the end; in a forked process its ends of the pipes."""
-    dead: set[int] = set()
+    starter, dead = os.getppid(), set[int]()
+    control.settimeout(_LOOK_S)
     while True:
-        asked, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        try:
+            asked, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        except TimeoutError:
+            if os.getppid() != starter:
+                return None
+            continue
         dead = {pid for pid in dead if not _reaped(pid)}
         match asked.split():
             case []:
                 return None
             case [b"start"]:
-                if _fork(control, fds, nice=nice):
+                pid = _fork(control, fds, nice=nice)
+                if pid == 0:
                     return fds[0], fds[1]
+                forked |= {pid} if pid is not None else set()
             case [b"ended", pid]:
                 control.send(_how_it_ended(int(pid)))
-            case [b"reap", pid] if not _reaped(int(pid)):
-                dead.add(int(pid))
+            case [b"reap", pid]:
+                forked.discard(int(pid))
+                dead |= set() if _reaped(int(pid)) else {int(pid)}
 
 
-def _fork(control: socket.socket, fds: list[int], *, nice: int) -> bool:
-    """Fork; whether this is the new process."""
-    own = os.getpid()
+def _fork(control: socket.socket, fds: list[int], *, nice: int) -> int | None:
+    """Fork: 0 in the new process; elsewhere its pid, None without one."""
+    own, pid = os.getpid(), None
     try:
-        is_new = os.fork() == 0
+        pid = os.fork()
     except OSError as error:
-        is_new = False
         control.send(f"!{error}".encode()[:_MOST_BYTES])
-    if not is_new:
+    if pid != 0:
         for fd in fds:
             os.close(fd)
-        return False
+        return pid
     os.setsid()
     worker.end_with_starter()
     if os.getppid() != own:  # it ended in between, so nothing would end this one
@@ -79,7 +97,7 @@ def _fork(control: socket.socket, fds: list[int], *, nice: int) -> bool:
         tries -= 1
         time.sleep(_PAUSE_S)
     control.send(str(os.getpid()).encode())
-    return True
+    return 0
 
 
 def _how_it_ended(pid: int) -> bytes:

@@ -11,14 +11,13 @@ Failure: `PluginError` when no process can be had.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from consumers.rewards.leftovers import end_sessions
+from consumers.rewards.leftovers import end_sessions, end_tree
 from pipeline.credentials import public_environment
 from pipeline.priority import session_nice
 from schemas.errors import PluginError
@@ -84,8 +83,7 @@ class ForkServer:
         if forked.server != self._num_servers or self._control is None:
             return
         self._pids.discard(forked.pid)
-        with suppress(ProcessLookupError):  # it, and all it started, have ended
-            os.killpg(forked.pid, signal.SIGKILL)  # not reaped yet, so nobody else has the number
+        end_tree(forked.pid)  # not reaped yet, so nobody else has the number
         with suppress(OSError):
             self._control.send(b"reap %d" % forked.pid)
 

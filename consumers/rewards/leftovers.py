@@ -1,10 +1,12 @@
-"""Ends what processes that are gone have left behind.
+"""Ends processes that score with what they started, and what those that are gone have left behind.
 
-Role: for scorers whose fork server died: they died with it, and nobody is left who could end what they had started.
-Data in: pids of processes that led a session each. Data out: SIGKILL for who else is in those sessions.
+Role: a process that scores leads a session. While it is there, all below it are found, in whatever session. When its
+fork server died it died, too, and nobody is left below whom to look: then its session tells.
+Data in: pids of processes that lead, or led, a session each. Data out: SIGKILL for them, for those below, for who else
+is in those sessions.
 Invariants: a number is not given to another process while a session has it, so who is in the session of a leader that
-is gone was started by that leader; of a number whose process is there, nobody is ended.
-Failure: none; who made a session of its own is not found.
+is gone was started by that leader; of a number whose process is there, `end_sessions` ends nobody.
+Failure: none; who made a session of its own and has no living parent is not found.
 """
 
 from __future__ import annotations
@@ -36,6 +38,30 @@ def end_sessions(leaders: Collection[int], *, limit_s: float) -> None:
             return
         if left:
             deadline.clock.wait(_LOOK_S)
+
+
+def end_tree(leader: int) -> None:
+    """End a process that leads a session and is not reaped yet, with all it started."""
+    below = _below(leader)  # of one that has ended nobody is below
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(leader, signal.SIGKILL)  # it may not lead its session yet
+        os.killpg(leader, signal.SIGKILL)
+    for pid in below:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _below(pid: int) -> list[int]:
+    """Children of a process, and their children, ..."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(_PROC):
+        if name.isdecimal() and (found := _stat(name)) is not None:
+            children.setdefault(int(found[1]), []).append(int(name))
+    below, todo = list[int](), [pid]
+    while todo:
+        todo = [child for parent in todo for child in children.get(parent, ())]
+        below += todo
+    return below
 
 
 def _is_there(pid: int) -> bool:

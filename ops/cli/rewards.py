@@ -16,7 +16,7 @@ def rewards() -> None:
     """Look at what rewards said."""
 
 
-@rewards.command()
+@rewards.command(short_help="Compare what two rewards said of the same samples.")
 @click.argument("run")
 @click.argument("a")
 @click.argument("b")

@@ -114,7 +114,7 @@ def _ask(question: str) -> None:
         raise SettingsError("nothing was deleted: there is no terminal to say yes on", hint="add --yes") from None
 
 
-@runs.command()
+@runs.command(short_help="Show settings, versions and figures of several runs.")
 @click.argument("names", nargs=-1, required=True)
 @json_flag
 @broker_options
@@ -134,7 +134,7 @@ def compare(names: tuple[str, ...], *, as_json: bool, kafka: str | None, runs_di
     click.echo(to_json(found) if as_json else text(found))
 
 
-@runs.command()
+@runs.command(short_help="Draw the curves of several retrained runs.")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--into",
@@ -151,7 +151,7 @@ def curves(folders: tuple[Path, ...], *, into: Path) -> None:
     click.echo(f"{into}: {len(folders)} curve(s)")
 
 
-@runs.command()
+@runs.command(short_help="Write the curves of a run for TensorBoard or W&B.")
 @click.argument("name")
 @click.option(
     "--into", required=True, metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to."

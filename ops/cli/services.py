@@ -39,7 +39,7 @@ def services() -> None:
     """Run Kafka and Redis on this machine."""
 
 
-@services.command()
+@services.command(short_help="Start what does not run yet and print the addresses.")
 @_STATE_DIR
 @_KAFKA
 @_REDIS

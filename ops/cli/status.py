@@ -53,11 +53,17 @@ def lines_of(seen: RunStatus, *, now_ms: int, show_all: bool) -> Iterator[str]:
     shown = [process for process in seen.processes if show_all or standings[process.instance] not in _ENDED]
     yield f"{'stage':<14} {'phase':<20} {'heartbeat':>9} {'version':>8}  instance"
     for process in shown:
-        yield from _process(process, standings[process.instance], now_ms=now_ms)
+        if not process.is_late:
+            yield from _process(process, standings[process.instance], now_ms=now_ms)
     if len(shown) < len(seen.processes):
         counts = Counter[str](standings.values())
         ended = ", ".join(f"{counts[word]} {word}" for word in _ENDED if counts[word])
         yield f"({ended}; --all shows them)"
+    late = [process for process in shown if process.is_late]
+    if late:
+        yield "after the run's end:"
+    for process in late:
+        yield from _process(process, standings[process.instance], now_ms=now_ms)
     yield ""
     yield f"{'topic':<16} {'lag':>12}  group"
     yield from (f"{lag.topic:<16} {_lag(lag):>12}  {lag.group}" for lag in seen.lag)
@@ -97,6 +103,7 @@ def _values(seen: RunStatus, *, now_ms: int) -> dict[str, object]:
                 "instance": process.instance,
                 "phase": process.phase,
                 "stopped": process.stopped,
+                "after_the_end": process.is_late,
                 "standing": seen.standing(process, now_ms=now_ms),
                 "heartbeat_age_s": None
                 if process.heartbeat_unix_ms is None

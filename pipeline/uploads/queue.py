@@ -37,6 +37,11 @@ class UploadQueue:
         return came
 
     @property
+    def known(self) -> Collection[Version]:
+        """All that were on disk at any time."""
+        return frozenset(self._known)
+
+    @property
     def waiting(self) -> Version | None:
         """The newest, unless it is in hand or at the target."""
         newest = max(self._known, default=_NONE)

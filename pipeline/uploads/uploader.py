@@ -232,7 +232,8 @@ class Uploader:
         let_go(upload.version, folder=self._held)
         self._tell_behind(self._cadence.ended(seconds=seconds))
         try:
-            prune_uploads(open_target(self._url), run=self._run, keep=self._settings.upload_keep)
+            target, known = open_target(self._url), self._queue.known
+            prune_uploads(target, run=self._run, keep=self._settings.upload_keep, known=known)
         except RlweaveError as error:
             self._tell_failure(error, what="old ones are still there")
 

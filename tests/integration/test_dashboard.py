@@ -223,6 +223,15 @@ def test_a_finished_run_opens_and_its_drops_lead_to_a_sample(
     assert {url.split("/")[2] for url in browser.requested()} == {dashboard.url.removeprefix("http://")}
 
 
+def test_ages_that_there_is_no_room_for_are_one_row(browser: Browser, dashboard: Serving) -> None:
+    browser.open(f"{dashboard.url}/")
+    counts = {str(age): 100 + age for age in range(30)}
+    assert browser.value(f"import('/assets/overview.js').then((found) => found.agesOf({counts}))") == [
+        *([age, 100 + age, False] for age in range(11)),
+        [11, sum(100 + age for age in range(11, 30)), True],
+    ]
+
+
 def test_a_sample_is_read_token_by_token_and_what_a_model_wrote_stays_text(
     browser: Browser, dashboard: Serving, finished: str
 ) -> None:

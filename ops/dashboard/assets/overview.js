@@ -13,6 +13,7 @@ const TITLES = {
   scheduler: "The scheduler is silent", starting: "Starting", stopped: "All processes stopped", finished: "The run has ended",
   credit: "The credit is tight", trouble: "The broker cannot be read",
 };
+const MOST_AGES = 12; // rows
 const TRAFFIC = /^bytes_per_s\{traffic=(.+)\}$/;
 const WAITS = /^waiting_share\{stage=(.+)\}$/;
 
@@ -115,15 +116,23 @@ export class Overview {
       chart.update({ series, begins, ends: head.now_ms, bound: isAge && bound !== undefined ? bound : null, now: head.is_live ? head.values || {} : {} });
       chart.element.hidden = !chart.has && !["Reward", "Loss"].includes(chart.name);
     }
-    const ages = Object.entries(head.totals.ages || {}).map(([age, count]) => [Number(age), count]).sort((one, two) => one[0] - two[0]);
+    const ages = agesOf(head.totals.ages || {});
     const total = ages.reduce((sum, [, count]) => sum + count, 0) || 1;
     const isOver = (age) => bound !== null && bound !== undefined && age > bound;
-    this.ages.update(ages.slice(0, 12).map(([age, count]) => ({ label: age === 1 ? "1 version" : `${age} versions`, parts: [{ share: count / total, kind: isOver(age) ? "old" : "key work" }], text: percent(count / total), title: `${whole(count)} sample ids` })),
+    this.ages.update(ages.map(([age, count, isRest]) => ({ label: isRest ? `${age} versions or more` : age === 1 ? "1 version" : `${age} versions`, parts: [{ share: count / total, kind: isOver(age) ? "old" : "key work" }], text: percent(count / total), title: `${whole(count)} sample ids` })),
       bound === null || bound === undefined ? "Learner step less birth step, when the batch was cut." : `Learner step less birth step, when the batch was cut; the bound is ${bound}.`);
     const shown = processes.filter((process) => process.standing === "at work" || !head.is_live);
     setText(this.shares.title, head.is_live ? "How the last minute went" : "How the time went");
     this.shares.update(shown.filter((process) => Object.keys(process.shares || {}).length).slice(0, 14).map((process) => shareRow(process, labels(processes))), "Coloured as the weave; the figure at the end is the part spent waiting.");
   }
+}
+
+// Age, how many of it, and whether those of every greater age are among them; the greatest ages together, as room is short.
+export function agesOf(counts) {
+  const ages = Object.entries(counts).map(([age, count]) => [Number(age), count, false]).sort((one, two) => one[0] - two[0]);
+  if (ages.length <= MOST_AGES) return ages;
+  const rest = ages.slice(MOST_AGES - 1);
+  return [...ages.slice(0, MOST_AGES - 1), [rest[0][0], rest.reduce((sum, [, count]) => sum + count, 0), true]];
 }
 
 // What is found, since when, and how sure it is.

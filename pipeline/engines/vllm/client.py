@@ -20,10 +20,12 @@ from vllm import SamplingParams as VllmSampling
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.inputs.engine import tokens_input
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from pipeline.engines.vllm import plugin
+from pipeline.engines.vllm.devices import check_kind
 from pipeline.engines.vllm.exchange import EndedRequest, NewRequest
 from pipeline.engines.vllm.settings import VllmSettings
 from pipeline.engines.vllm.stats import PressureLog
@@ -160,8 +162,10 @@ async def open_client(
     """Start vLLM's core process over a model directory; `stats` is told of each of its steps.
 
     Raises:
+        ModelUnusable: this vLLM is made for another kind of device.
         EngineError: vLLM does not serve this model here.
     """
+    check_kind(device, own=current_platform.device_type)
     _environment(device=device, num_threads=num_threads, settings=settings)
     plugin.register()
     arguments = AsyncEngineArgs(

@@ -15,6 +15,8 @@ from tests.unit.ops.test_run_file import MINIMAL
 
 HTTP = ["rollout.engine=http", 'rollout.http.base_urls=["http://a:1", "http://b:1"]']
 
+SCALED = ["scheduler.policy=reactive", "rewards.sum.max_replicas=2"]
+
 
 def run_file(folder: Path, *overrides: str) -> RunFile:
     path = folder / "run.toml"
@@ -106,6 +108,10 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
         (["run.slots=3", "learner.max_ranks=3"], "learner.max_ranks = 3 is never reached: of run.slots = 3 rollouts"),
         (["run.slots=2", "rollout.max_replicas=2"], "rollout.max_replicas = 2 is never reached: of run.slots = 2 the"),
         (HTTP, "names 2 servers and rollout.replicas = 1: those after the first 1 are not used"),
+        ([*SCALED, "scheduler.scale_up_cool_down_s=14"], "scheduler.scale_up_cool_down_s = 14 is below half of"),
+        ([*SCALED, "scheduler.lag_max_age_s=5"], "scheduler.lag_max_age_s = 5 is not above scheduler.lag_interval_s"),
+        ([*SCALED, "run.heartbeat_s=10"], "scheduler.silence_s = 10 is not above run.heartbeat_s = 10"),
+        (["run.metrics_port=9100", "rewards.sum.replicas=60"], "those after the first 64 would be refused"),
         (["run.group_size=1"], "advantages of zero"),
         (["run.max_staleness=0"], "synchronous"),
     ],
@@ -129,3 +135,17 @@ def test_a_redis_address_that_cannot_be_read_is_refused_without_its_password(tmp
 def test_as_many_servers_as_rollout_processes_are_fine(tmp_path: Path) -> None:
     assert check_run(run_file(tmp_path, *HTTP, "rollout.replicas=2")) == []
     assert check_run(run_file(tmp_path, HTTP[1])) == [], "another engine asks none of them"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*SCALED, "scheduler.scale_up_cool_down_s=15"],
+        ["rewards.sum.max_replicas=2", "scheduler.scale_up_cool_down_s=1"],  # static: nothing is scaled
+        ["scheduler.policy=reactive", "scheduler.lag_max_age_s=1"],  # there is nothing that could be
+        ["run.metrics_port=0", "rewards.sum.replicas=60"],
+        ["run.metrics_port=9100", "rewards.sum.replicas=58"],  # with peer, learner, scheduler, prompts, rollout, up
+    ],
+)
+def test_what_goes_together_is_no_warning(tmp_path: Path, overrides: list[str]) -> None:
+    assert check_run(run_file(tmp_path, *overrides)) == []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ops.cli.status import lines_of
 from ops.runs import last_heard_ms
-from ops.status import ProcessStatus, RunStatus, fold_event
+from ops.status import RunStatus, processes_of
 from schemas.records import StageEvent
 
 NOW_MS = 1_790_000_000_000
@@ -29,12 +29,9 @@ def event(
 
 
 def status(*events: StageEvent, sealed: bool = False) -> RunStatus:
-    processes: dict[str, ProcessStatus] = {}
-    for each in events:
-        fold_event(processes, each)
     return RunStatus(
         run="r",
-        processes=tuple(processes.values()),
+        processes=processes_of(events, sealed_ms=NOW_MS - 60_000 if sealed else None),
         lag=(),
         lineage=1,
         step=4,
@@ -77,8 +74,8 @@ def test_what_a_sealed_run_left_behind_is_gone() -> None:
     assert "(1 stopped, 1 gone; --all shows them)" in shown(seen)
     assert "generating" not in shown(seen, show_all=True)
     assert [line.split()[:2] for line in shown(seen, show_all=True).splitlines() if "-vm-" in line] == [
-        ["rollout", "gone"],
         ["prompts", "stopped"],
+        ["rollout", "gone"],
     ]
 
 
@@ -104,3 +101,15 @@ def test_a_run_is_not_running_when_all_its_processes_said_that_they_stopped() ->
     assert last_heard_ms(events) == (300, 0)
     assert last_heard_ms(events[:-1]) == (200, 100)
     assert last_heard_ms([]) == (None, 0)
+
+
+def test_who_scores_after_the_end_is_listed_apart() -> None:
+    began = event("learner-vm-1-aaaaaa", ago_s=61)
+    ended = event("learner-vm-1-aaaaaa", ago_s=60, name="stopped")
+    late = event("reward-vm-2-aaaaaa", ago_s=1, details={"reward": "brevity", "phase": "scoring"})
+    lines = shown(status(began, ended, late, sealed=True)).splitlines()
+    at = lines.index("after the run's end:")
+    assert lines[at - 1] == "(1 stopped; --all shows them)"
+    assert lines[at + 1].split()[:3] == ["reward", "brevity", "scoring"]
+    assert "brevity" not in "".join(lines[:at])
+    assert "after the run's end:" not in shown(status(began, late), show_all=True), "it is not over"

@@ -47,12 +47,16 @@ def dies_on_3(sample: Sample) -> float:
     return 1.0
 
 
-def starts_a_child(sample: Sample) -> float:
-    """Leaves a process behind and hangs on it."""
-    child = subprocess.Popen(["sleep", "600"])
+def starts_a_child(sample: Sample, *, session: bool = False) -> float:
+    """Leaves a process behind, perhaps in a session of its own, and hangs on it."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=session)
     sys.stderr.write(f"child {child.pid}\n")
     sys.stderr.flush()
     return float(child.wait())
+
+
+def starts_a_session(sample: Sample) -> float:
+    return starts_a_child(sample, session=True)
 
 
 def prints(sample: Sample) -> float:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -184,9 +185,10 @@ def test_a_scorer_that_dies_is_a_failure_of_its_sample_only(rig: Rig) -> None:
     assert second.gauges["group"] == 3
 
 
-def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("plugin", ["starts_a_child", "starts_a_session"])
+def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.CaptureFixture[str], plugin: str) -> None:
     write_samples(rig.log, [sample(0)])
-    stage = rig.stage(plugin=f"{APART}:starts_a_child", isolation="process", timeout_s=0.5, timeout_retries=0)
+    stage = rig.stage(plugin=f"{APART}:{plugin}", isolation="process", timeout_s=0.5, timeout_retries=0)
     rewards = score(rig, 1, stage)
     assert (rewards[0].failure or "").startswith("timeout")
     child = int(capfd.readouterr().err.split("child ")[1].split()[0])
@@ -274,33 +276,52 @@ def test_a_stop_while_the_plugin_is_loaded_ends_at_once() -> None:
     assert children("consumers.rewards.fork_server") == set()
 
 
-def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
-    """Case 21: `kill -9` of the consumer while its scorer loops."""
-    script = tmp_path / "consumer.py"
-    script.write_text(
+@contextmanager
+def consumer_of(plugin: str, *, group: int, in_file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A reward consumer that scores one sample and says the pid of the process that does it; killed at the end."""
+    in_file.write_text(
         "import sys, time\n"
         "from consumers.rewards.opening import open_plugin\n"
         "from consumers.rewards.pool import Job, Taken\n"
         "from consumers.rewards.settings import RewardSettings\n"
         "from tests.unit.consumers.rewards.helpers import sample\n"
         "from topics.log import Envelope\n"
-        f"opened = open_plugin(RewardSettings(plugin='{APART}:loops_on_1_in_100'))\n"
+        f"opened = open_plugin(RewardSettings(plugin='{APART}:{plugin}'))\n"
         "at = Envelope(topic='samples', partition=0, offset=0, key=None, record=None,"
         " headers={}, unix_ms=0, num_bytes=1)\n"
-        "opened.pool.submit(Job(items=(Taken(envelope=at, sample=sample(7)),)))\n"
+        f"opened.pool.submit(Job(items=(Taken(envelope=at, sample=sample({group})),)))\n"
         "opened.pool.finished(wait_s=0.5)\n"
         "print(opened.pool._processes[0]._forked.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"}
-    consumer = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment)
-    assert consumer.stdout is not None
-    pid = int(consumer.stdout.readline())
-    assert not ended(pid)
-    consumer.kill()
-    consumer.wait(10)
-    consumer.stdout.close()
+    consumer = subprocess.Popen(
+        [sys.executable, str(in_file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    with consumer:
+        try:
+            yield consumer
+        finally:
+            consumer.kill()
+
+
+def test_a_scoring_process_does_not_outlive_a_killed_consumer(tmp_path: Path) -> None:
+    """Case 21: `kill -9` of the consumer while its scorer loops."""
+    with consumer_of("loops_on_1_in_100", group=7, in_file=tmp_path / "consumer.py") as consumer:
+        assert consumer.stdout is not None
+        pid = int(consumer.stdout.readline())
+        assert not ended(pid)
     until(lambda: ended(pid), what="the scorer to end")
+
+
+@pytest.mark.parametrize("plugin", ["starts_a_child", "starts_a_session"])
+def test_what_a_scorer_started_does_not_outlive_a_killed_consumer(tmp_path: Path, plugin: str) -> None:
+    """Case 21: also what has a session of its own, as a time limit of the scorer's needs it."""
+    with consumer_of(plugin, group=0, in_file=tmp_path / "consumer.py") as consumer:
+        assert consumer.stderr is not None
+        child = int(consumer.stderr.readline().split()[1])
+        assert not ended(child)
+    until(lambda: ended(child), what="what the scorer started to end")
 
 
 def test_a_plugin_that_is_to_be_loaded_once_is(rig: Rig) -> None:

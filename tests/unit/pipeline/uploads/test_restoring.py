@@ -158,6 +158,30 @@ def test_retention_keeps_the_newest_and_what_is_still_being_uploaded(target: Tar
     assert names(tmp_path / "target" / "r") == ["1.10", "2.15", "2.25"]
 
 
+def test_what_survives_stays_though_nothing_of_the_newest_lineage_is_uploaded_yet(
+    target: Target, tmp_path: Path
+) -> None:
+    """Lineage 3 grew out of 1.10 again, while an upload of lineage 2 came to its end."""
+    known = [Version(lineage=3, step=10)]
+    assert prune_uploads(target, run="r", keep=1, known=known) == []
+    place, _ = restored(target, tmp_path, void=("1.20", "2.15"))
+    assert place == tmp_path / "checkpoints" / "1.10"
+
+
+def test_what_was_given_up_takes_no_place_though_the_first_of_the_lineage_was_passed_by(
+    target: Target, tmp_path: Path
+) -> None:
+    known = [Version(lineage=2, step=10), Version(lineage=2, step=15)]
+    send_checkpoint(
+        job(make_checkpoint(tmp_path / "made", "2.30"), tmp_path / "target"),
+        sender=free_sender(),
+        stop=threading.Event(),
+    )
+    target.remove("r/2.15", is_folder=True)
+    assert list(map(str, prune_uploads(target, run="r", keep=2, known=known))) == ["1.20"]
+    assert names(tmp_path / "target" / "r") == ["1.10", "2.30"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

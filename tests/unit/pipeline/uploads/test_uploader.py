@@ -153,6 +153,19 @@ def test_old_ones_go(tmp_path: Path) -> None:
     assert sorted(path.name for path in (run.target / "r").iterdir()) == ["1.20", "1.30"]
 
 
+def test_of_a_branch_that_was_given_up_none_takes_the_place_of_one_that_survives(tmp_path: Path) -> None:
+    """Lineage 2 begins at step 10; its first checkpoint is passed by, as a newer one is there."""
+    run = Run(tmp_path, keep=2)
+    for version in ("1.10", "1.20"):
+        make_checkpoint(run.checkpoints, version)
+        run.turn_until(lambda version=version: run.is_whole(version))  # type: ignore[misc]
+    run.turn_until(lambda: len(run.told.named("checkpoint_uploaded")) == 2)
+    for version in ("2.10", "2.30"):
+        make_checkpoint(run.checkpoints, version)
+    run.turn_until(lambda: len(run.told.named("checkpoint_uploaded")) == 3)
+    assert sorted(path.name for path in (run.target / "r").iterdir()) == ["1.10", "2.30"]
+
+
 def test_a_successor_goes_on_with_what_was_begun(run: Run) -> None:
     run.sender.replace(permit_of({"checkpoints": 100_000.0}))
     make_checkpoint(run.checkpoints, "1.10")
