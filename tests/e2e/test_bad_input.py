@@ -21,10 +21,8 @@ import pytest
 from ops.cli.main import main
 from ops.services.model import ServicesInfo
 from pipeline.exit_codes import ExitCode
-from tests.e2e.processes import ROOT
+from tests.e2e.processes import LIMIT_S, ROOT
 from tests.e2e.support import Value, settings_of
-
-LIMIT_S = 60.0  # 10 s, and what a process needs to come up on a machine however busy
 
 
 @dataclass

@@ -182,13 +182,13 @@ class World:
 
 
 def start(stage: LearnerStage) -> None:
-    stage.start(deadline=Deadline.after(30))
+    stage.start(deadline=Deadline.after(60))
 
 
 def turn_until(
     stage: LearnerStage, condition: Callable[[], bool], *, what: str, each: Callable[[], None] = lambda: None
 ) -> None:
-    deadline = Deadline.after(40)
+    deadline = Deadline.after(120)
     while not condition():
         deadline.check(what)
         each()

@@ -64,7 +64,7 @@ def rig(kafka_log: KafkaLog) -> Iterator[Rig]:
     learner.close(deadline=Deadline.after(10))
 
 
-def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 20.0) -> None:
+def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < deadline, "the condition did not come true"
@@ -97,7 +97,7 @@ def test_a_staged_version_is_commanded_soon(rig: Rig) -> None:
         began_s = time.monotonic()
         while scheduler._commands.standing.published != manifest(1, step).version:
             scheduler.turn()
-            assert time.monotonic() < began_s + 20
+            assert time.monotonic() < began_s + 60
         delays_s.append(time.monotonic() - began_s)
     print(f"staged to commanded, median {sorted(delays_s)[5] * 1000:.1f} ms")
     assert str(rig.commands("publish")[-1].version) == "1.10"
