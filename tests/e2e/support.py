@@ -165,7 +165,7 @@ def small_run(
     settings = settings_of(name, folder, services=services, model=model) | dict(changes or {})
     config = config_of(services, role=ADMIN)
     log = KafkaLog(services.kafka_bootstrap, run=name, data_partitions=PARTITIONS, config=config)
-    log.connect(deadline=Deadline.after(10))
+    log.connect(deadline=Deadline.after(60))
     log.admin().ensure_topics()
     run = Run(name=name, folder=folder, settings=settings, log=log, services=services)
     try:

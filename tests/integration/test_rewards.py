@@ -107,7 +107,7 @@ def test_two_rewards_score_every_sample_each_and_a_late_shadow_too(rewards: Rewa
 @pytest.mark.slow
 def test_kill_9_in_the_middle_loses_no_reward(rewards: Rewards) -> None:
     log = rewards.log
-    wanted = {(group, member) for group in range(100) for member in range(3)}
+    wanted = {(group, member) for group in range(200) for member in range(3)}  # 12 s of work: a late look is no end
     write_samples(log, (sample(group, member, run=log.run) for group, member in sorted(wanted)))
     group = group_id(log.run, "slow", settings=RewardSettings(plugin="x"))
     first = rewards.process("slow", SLOW)

@@ -43,7 +43,7 @@ class Rig:
 
     def stage_version(self, step: int) -> None:
         """As the learner does: in a transaction."""
-        with self.learner.transaction(deadline=Deadline.after(10)):
+        with self.learner.transaction(deadline=Deadline.after(60)):
             for partition, record in step_records(1, step, partitions=self.log.data_partitions, run=self.log.run):
                 self.learner.write(LEDGER, record, partition=partition)
             self.learner.write(WEIGHTS, replace(manifest(1, step), run=self.log.run))

@@ -22,7 +22,7 @@ DELAY_S = 3.0  # longer than what connecting, or a neighbour, adds to another ho
 )
 def test_a_delay_is_found_at_its_hop(services: ServicesInfo, run_name: str, fate: str, hop: str) -> None:
     log = KafkaLog(services.kafka_bootstrap, run=run_name, data_partitions=PARTITIONS)
-    log.connect(deadline=Deadline.after(10))
+    log.connect(deadline=Deadline.after(60))
     log.admin().ensure_topics()
     run = SlowRun(fate, slow=hop, log=log, more_s=DELAY_S)
     source = KafkaSource(RawLog(services.kafka_bootstrap), run=run_name)
