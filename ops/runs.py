@@ -18,7 +18,7 @@ from typing import Literal
 
 from ops.outputs import writing
 from ops.replay.sources import RunNotFound, decode
-from schemas.errors import CodecError, RlweaveError
+from schemas.errors import CodecError, LogError, RlweaveError
 from schemas.reasons import Result
 from schemas.records import LedgerSealed, LineageStarted, Outcome, Record, StageEvent
 from topics.catalog import BY_NAME, EVENTS, LEDGER, Topic, full_name
@@ -51,15 +51,25 @@ class RunSeen:
 
 
 def list_runs(log: RawLog, *, runs_dir: Path, clock: Clock | None = None) -> list[RunSeen]:
-    """Every run on the broker or under `runs_dir`, by name."""
+    """Every run on the broker or under `runs_dir`, by name; one that is deleted meanwhile may be left out.
+
+    Raises:
+        LogError: the broker does not answer, or not as it should.
+    """
     now_ms = (clock if clock is not None else SystemClock()).unix_ms()
     counts = log.partition_counts()
     on_broker = runs_on(counts)
     folders = run_folders(runs_dir)
-    return [
-        _describe(log, name, counts=counts, num_topics=on_broker.get(name, 0), folder=folders.get(name), now_ms=now_ms)
-        for name in sorted(on_broker.keys() | folders.keys())
-    ]
+    found = []
+    for name in sorted(on_broker.keys() | folders.keys()):
+        num_topics, folder = on_broker.get(name, 0), folders.get(name)
+        try:
+            found.append(_describe(log, name, counts=counts, num_topics=num_topics, folder=folder, now_ms=now_ms))
+        except LogError:
+            if runs_on(log.partition_counts()).get(name, 0) >= num_topics:
+                raise
+            # It is being deleted, so there is nothing to say of it.
+    return found
 
 
 def runs_on(counts: dict[str, int]) -> dict[str, int]:

@@ -168,7 +168,7 @@ def memory_log(run_name: str) -> MemoryLog:
 def kafka_log(services: ServicesInfo, run_name: str) -> Iterator[KafkaLog]:
     """A fresh run on the real broker, topics created; deleted at the end."""
     log = KafkaLog(services.kafka_bootstrap, run=run_name, data_partitions=DATA_PARTITIONS)
-    log.connect(deadline=Deadline.after(10))
+    log.connect(deadline=Deadline.after(60))
     log.admin().ensure_topics()
     yield log
     log.admin().delete_topics()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 from urllib.request import urlopen
+
+from ops.services.state import free_ports
 
 FETCH_LIMIT_S = 120
 PACKAGE = "prometheus"
@@ -103,9 +104,7 @@ def _same(one: float, other: float) -> bool:
 @contextmanager
 def running(config: Path, *, folder: Path) -> Iterator[Prometheus]:
     """Prometheus with this configuration, on a free port of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     log = folder / "prometheus.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

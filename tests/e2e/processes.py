@@ -96,7 +96,7 @@ def command_of(pid: int) -> str:
 
 def child_with(supervisor: Process, *parts: str) -> int:
     """Pid of the first child whose command line holds all of these."""
-    deadline = Deadline.after(20)
+    deadline = Deadline.after(LIMIT_S)
     while True:
         found = [pid for pid, line in children_of(supervisor.pid).items() if all(part in line for part in parts)]
         if found:

@@ -165,7 +165,7 @@ def small_run(
     settings = settings_of(name, folder, services=services, model=model) | dict(changes or {})
     config = config_of(services, role=ADMIN)
     log = KafkaLog(services.kafka_bootstrap, run=name, data_partitions=PARTITIONS, config=config)
-    log.connect(deadline=Deadline.after(10))
+    log.connect(deadline=Deadline.after(60))
     log.admin().ensure_topics()
     run = Run(name=name, folder=folder, settings=settings, log=log, services=services)
     try:
@@ -198,8 +198,8 @@ class Watch:
         self.until(lambda: self.step_of(by) >= step, what=f"step {step}")
 
     def until_phase(self, stage: str, phase: str) -> None:
-        """Until an instance of a stage is in a phase."""
-        self.until(lambda: phase in self.in_phase(stage), what=f"{stage} {phase}")
+        """Until an instance of a stage has been in a phase; it may have left it since."""
+        self.until(lambda: self.events(stage, kind="phase_began", name=phase), what=f"{stage} {phase}")
 
     def step_of(self, learner: Process | None = None) -> float:
         """Highest step that a learner (this one) said it has done."""
@@ -240,16 +240,6 @@ class Watch:
         return [
             event for event in records if event.stage == stage and name in ("", event.name) and kind in ("", event.kind)
         ]
-
-    def in_phase(self, stage: str) -> set[str]:
-        """Present phase of each instance of a stage that has not stopped."""
-        phases: dict[str, str] = {}
-        for event in self.events(stage):
-            if event.kind == "phase_began":
-                phases[event.instance] = event.name
-            elif event.name == "stopped":
-                phases.pop(event.instance, None)
-        return set(phases.values())
 
 
 def read_all(run: Run, *topics: Topic) -> Watch:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,11 +19,10 @@ import pytest
 
 from ops.cli.main import main
 from ops.services.model import ServicesInfo
+from ops.services.state import free_ports
 from pipeline.exit_codes import ExitCode
-from tests.e2e.processes import ROOT
+from tests.e2e.processes import LIMIT_S, ROOT
 from tests.e2e.support import Value, settings_of
-
-LIMIT_S = 60.0  # 10 s, and what a process needs to come up on a machine however busy
 
 
 @dataclass
@@ -81,11 +79,12 @@ class Desk:
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """A run file whose broker and Redis do not exist; what is wrong with settings must be found before that matters."""
     (tmp_path / "tasks.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    kafka_port, redis_port = free_ports(2)
     settings: dict[str, Value] = {
         "run.name": "little",
         "run.dir": str(tmp_path / "runs"),
-        "kafka.bootstrap": f"127.0.0.1:{free_port()}",
-        "redis.url": f"redis://127.0.0.1:{free_port()}/0",
+        "kafka.bootstrap": f"127.0.0.1:{kafka_port}",
+        "redis.url": f"redis://127.0.0.1:{redis_port}/0",
         "model.path": str(tmp_path / "model"),
         "prompts.source.files": [str(tmp_path / "tasks.jsonl")],
         "rewards.sum.plugin": "number_match",
@@ -96,13 +95,6 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     before = signal.getsignal(signal.SIGTERM)  # commands set their own
     yield Desk(tmp_path, capsys, settings)
     signal.signal(signal.SIGTERM, before)
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_training_goes_on_without_a_scheduler_and_nothing_old_acts_on_its_return
         watch.until_step(int(at_step) + 5)  # three batches may be open, so admission goes on
         for process in (*others, again):
             process.send(signal.SIGTERM)
-        assert [process.wait(20) for process in (*others, again)] == [0] * 6, run.outputs()
+        assert [process.wait() for process in (*others, again)] == [0] * 6, run.outputs()
         watch.to_end()
         watch.close()
         check_books(run, sealed=False)  # nothing older than the bound among it

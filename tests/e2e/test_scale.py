@@ -84,6 +84,8 @@ def test_rollouts_become_three_and_then_one_and_every_id_is_trained_once(
             scheduler.command("rate", "prompts", rate=GROUPS_PER_S)
             watch.until_step(int(watch.step_of()) + 2)
             scheduler.command("scale", "rollout", replicas=1)
+            watch.until(lambda: len(_acknowledged(watch)) == 2, what="the answer to that")
+            scheduler.command("rate", "prompts", rate=0.0)  # they retire at work, and the run waits for them
             watch.until(lambda: _replicas(watch) == (1, 0), what="1 rollout")
             assert _acknowledged(watch)[1:] == [{"target": "rollout", "asked": "1", "replicas": "1"}]
             assert watch.step_of() < STEPS, "the run ended before its rollouts were fewer"

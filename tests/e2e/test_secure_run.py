@@ -11,7 +11,7 @@ import pytest
 
 from ops.services.model import ServicesInfo
 from pipeline.exit_codes import ExitCode
-from tests.e2e.processes import ROOT, children_of
+from tests.e2e.processes import LIMIT_S, ROOT, children_of
 from tests.e2e.support import Run, Value, small_run
 from topics.catalog import EVENTS
 
@@ -24,7 +24,7 @@ def command(run: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "ops.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
         cwd=run.folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -80,7 +80,7 @@ def _check_without_rules(run: Run) -> None:
         (reward, [f"read rlweave.{run.name}.samples", "hint: "]),
         (peer, ["refused the credentials of user 'peer'", "kafka.credentials_dir"]),
     ):
-        assert process.wait(30) == ExitCode.DENIED, process.output()
+        assert process.wait() == ExitCode.DENIED, process.output()
         assert process.output().count("error: ") == 1, process.output()
         assert all(part in process.output() for part in parts), process.output()
         assert "Traceback" not in process.output()

@@ -13,7 +13,7 @@ from tests.e2e.support import Run, check_books, small_run
 from topics.catalog import EVENTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-T1_S, T2_S = 3.0, 6.0
+T1_S, T2_S = 5.0, 20.0  # far apart: on a busy machine a first sample takes seconds, and so may one look
 
 
 @pytest.mark.parametrize("victim", ["rollout", "reward"])
@@ -31,7 +31,7 @@ def test_a_dead_stage_is_named_by_t1_and_ends_the_learner_by_t2(
         learner = run.stage("learner")
         watch.until_step(1)
         others.pop(victim).popen.kill()
-        assert learner.wait(T2_S + 20) == ExitCode.NO_PROGRESS, run.outputs()
+        assert learner.wait() == ExitCode.NO_PROGRESS, run.outputs()
         watch.to_end()
         notices = watch.events("learner", name="upstream_silent")
         assert notices, run.outputs()
@@ -40,7 +40,7 @@ def test_a_dead_stage_is_named_by_t1_and_ends_the_learner_by_t2(
         assert victim in learner.output().split("silent:")[1]
         for process in others.values():
             process.send(signal.SIGTERM)
-        assert [process.wait(20) for process in others.values()] == [0] * len(others), run.outputs()
+        assert [process.wait() for process in others.values()] == [0] * len(others), run.outputs()
         watch.close()
         check_books(run, sealed=False)
 
@@ -54,7 +54,7 @@ def test_prompts_that_run_out_are_a_clean_end_of_a_sealed_run(
         run.settings |= {"run.max_steps": 1000, "prompts.source.epochs": 1, "learner.checkpoint.every_steps": 100}
         run.settings["run.on_stale"] = "train"  # so that every group is trained, however the two sides are paced
         run.settings["redis.url"] = "redis://127.0.0.1:1/0"  # nobody listens: it goes on without
-        assert run.up().wait(120) == 0, run.outputs()
+        assert run.up().wait() == 0, run.outputs()
         seen = check_books(run, max_age=None)
         seal = seen.ledger.sealed
         assert seal is not None
@@ -63,11 +63,11 @@ def test_prompts_that_run_out_are_a_clean_end_of_a_sealed_run(
         assert "1.4" in names, f"the last step has a checkpoint: {names}"
         assert seen.events("learner", name="lease_unknown"), "the missing Redis is told"
         second = run.up()
-        assert second.wait(60) == 0, run.outputs()
+        assert second.wait() == 0, run.outputs()
         assert "is complete: the prompts are used up; step 4, 14 groups; nothing was started" in second.output()
         assert check_books(run, max_age=None).ledger.lineages.current == 1
         run.settings["prompts.source.epochs"] = 2  # now there is more to do
-        assert run.up().wait(120) == 0, run.outputs()
+        assert run.up().wait() == 0, run.outputs()
         again = check_books(run, max_age=None)
         assert again.ledger.lineages.current == 2
         assert again.ledger.sealed is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ops.services.model import ServicesInfo
-from tests.e2e.processes import Process, child_with, children_of, command_of, signal_pid, wait_gone
+from tests.e2e.processes import LIMIT_S, Process, child_with, children_of, command_of, signal_pid, wait_gone
 from tests.e2e.support import Run, Watch, check_books, read_all, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 from topics.clock import Deadline
@@ -39,7 +39,7 @@ def test_every_stage_stops_in_order_in_the_middle_of_a_run_and_nothing_is_lost(
     services: ServicesInfo, run_name: str, tmp_path: Path, model: Path
 ) -> None:
     """Case 45."""
-    changes = {"run.max_steps": 12, "learner.checkpoint.every_steps": 100}
+    changes = {"run.max_steps": 24, "learner.checkpoint.every_steps": 100}  # it must not end before the stops
     with small_run(tmp_path, run_name, services=services, model=model, changes=changes) as run:
         process = run.up()
         watch = run.watch(EVENTS)
@@ -125,7 +125,7 @@ def _tree(pid: int) -> list[int]:
 
 def _until_mapped(process: Process, library: str) -> None:
     """Until a process has begun to load a library."""
-    deadline = Deadline.after(30)
+    deadline = Deadline.after(LIMIT_S)
     while library not in Path(f"/proc/{process.pid}/maps").read_text():
         deadline.check(f"{process.arguments} to load {library}")
         time.sleep(0.01)

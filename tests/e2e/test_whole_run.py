@@ -17,6 +17,7 @@ from tests.e2e.support import STEPS, Run, Value, Watch, check_books, small_run
 from topics.catalog import EVENTS, LEDGER, WEIGHTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+KILL_STEPS, EVERY = 20, 4  # steps of the run that is killed, and between its checkpoints
 
 
 def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_0(
@@ -29,7 +30,7 @@ def test_an_undisturbed_run_trains_every_id_once_refuses_a_second_and_ends_with_
         watch = run.watch(EVENTS)
         watch.until_phase("prompts", "waiting_for_weights")
         second = run.up()
-        assert second.wait(30) == ExitCode.REFUSED, second.output()
+        assert second.wait() == ExitCode.REFUSED, second.output()
         assert "nothing was started" in second.output()
         watch.close()
         assert process.wait(120) == 0, run.outputs()
@@ -52,8 +53,8 @@ def test_kill_9_of_learner_rollout_and_reward_loses_nothing_and_trains_nothing_t
 ) -> None:
     """Case 30."""
     changes: dict[str, Value] = {
-        "run.max_steps": 16,
-        "learner.checkpoint.every_steps": 4,
+        "run.max_steps": KILL_STEPS,
+        "learner.checkpoint.every_steps": EVERY,
         "rollout.replicas": 2,
         "weights.keep_versions": 100,
     }
@@ -89,10 +90,13 @@ def _check_lineages(run: Run, seen: Watch) -> None:
     lineages = seen.ledger.lineages
     assert lineages.current == 2
     branch = lineages.limits[1]
-    assert branch == 4, "the newest checkpoint before step 6 is that of step 4"
+    last = max(each.step for each in seen.outcomes if each.lineage == 1 and each.result == Result.TRAINED)
+    assert last >= 6  # more where the kill came late
+    saved = {step - step % EVERY for step in (last, last - 1, last - 2)}  # the newest one may have been under way
+    assert branch in saved, f"the newest checkpoint before the kill after step {last} is one of {saved}"
     versions = [(each.version.lineage, each.version.step) for each in seen.manifests]
     assert versions == sorted(set(versions)), "each version once, in order"
-    assert [step for lineage, step in versions if lineage == 2] == list(range(branch, 17))
+    assert [step for lineage, step in versions if lineage == 2] == list(range(branch, KILL_STEPS + 1))
     void = [each for each in seen.outcomes if not lineages.survives(each.lineage, each.step)]
     assert {each.lineage for each in void} <= {1}
     assert len({seed for each in seen.manifests for seed in each.seeds}) == 1, "the peer came back on its port"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from ops.services.state import free_ports
 from tests.unit.shape.tree import ROOT
 from topics.clock import Deadline
 
@@ -54,9 +54,7 @@ class VllmServer:
         self._folder = folder
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
 
     @property
     def url(self) -> str:

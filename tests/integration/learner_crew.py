@@ -40,12 +40,12 @@ class Crew:
     def stop(self) -> None:
         self.stage.stop(deadline=Deadline.after(10))
         for future in self.futures:
-            future.result(timeout=20)
+            future.result(timeout=60)
 
 
 def follow(stage: FollowerStage, context: StageContext) -> None:
     """What the run loop does."""
-    stage.start(deadline=Deadline.after(30))
+    stage.start(deadline=Deadline.after(60))
     try:
         while not stage.finished and not context.stop.requested:
             stage.turn()

@@ -117,13 +117,13 @@ class World:
         for record in records:
             own = replace(record, run=self.log.run)
             self.writer.write(TOPIC_OF[type(record)], own)
-        self.writer.flush(deadline=Deadline.after(10))
+        self.writer.flush(deadline=Deadline.after(60))
 
     def misplace(self, topic: Topic, record: Record, *, partition: int) -> None:
         """Write a record where it does not belong."""
         value = encode(replace(record, run=self.log.run))
         self.writer.write_raw(topic, key=key_of(record), value=value, partition=partition)
-        self.writer.flush(deadline=Deadline.after(10))
+        self.writer.flush(deadline=Deadline.after(60))
 
     def group(self, number: int, *, missing: int = 0, born: Version) -> None:
         """A group with `missing` members that never arrive."""
@@ -147,14 +147,14 @@ class World:
         )
         self.seqs[stage] += 1
         self.writer.write(EVENTS, event)
-        self.writer.flush(deadline=Deadline.after(10))
+        self.writer.flush(deadline=Deadline.after(60))
 
     def records(self, topic: Topic) -> list[tuple[int, Record]]:
         """(partition, record) of a topic as it is now."""
         reader = self.log.reader(ReaderSettings(topics=(topic,)), hooks=HOOKS)
         found: list[tuple[int, Record]] = []
         ends = reader.end_positions()
-        deadline = Deadline.after(20)
+        deadline = Deadline.after(60)
         while any(reader.positions().get(place, 0) < end for place, end in ends.items()):
             deadline.check(f"{topic.name} to its end")
             polled = reader.poll(1000, deadline=Deadline.after(0.2))
@@ -182,13 +182,13 @@ class World:
 
 
 def start(stage: LearnerStage) -> None:
-    stage.start(deadline=Deadline.after(30))
+    stage.start(deadline=Deadline.after(60))
 
 
 def turn_until(
     stage: LearnerStage, condition: Callable[[], bool], *, what: str, each: Callable[[], None] = lambda: None
 ) -> None:
-    deadline = Deadline.after(40)
+    deadline = Deadline.after(120)
     while not condition():
         deadline.check(what)
         each()

@@ -25,7 +25,7 @@ class _Services(Protocol):
 def test_a_peer_is_in_the_directory_with_its_domain_while_it_runs(
     services: _Services, memory_log: MemoryLog, tmp_path: Path
 ) -> None:
-    client = RedisClient(services.redis_url, timeout_s=2.0)
+    client = RedisClient(services.redis_url, timeout_s=20.0)
     world = World(log=memory_log, folder=tmp_path, clock=SystemClock())
     directory = PeerDirectory(client, run=world.run.name)
     stage = PeerStage(world.context("peer"), WeightsSettings(domain="rack-1"), redis=client)

@@ -125,8 +125,8 @@ def test_kill_9_of_both_producers_loses_nothing(processes: Processes) -> None:
     wait_until(lambda: processes.learn() >= 12, what="the first groups")
     first_prompts.kill()
     first.kill()
-    first.wait(timeout=10)
-    first_prompts.wait(timeout=10)
+    first.wait(timeout=60)
+    first_prompts.wait(timeout=60)
     at_kill = len(processes.complete())
     assert at_kill < NUM_GROUPS, "killed too late to show anything"
     prompts, second = processes.prompts(), processes.rollout(1)
@@ -143,7 +143,7 @@ def test_kill_9_of_both_producers_loses_nothing(processes: Processes) -> None:
     wait_until(lambda: prompts_are_finished(world), what="the end of the source")
     for process in (prompts, second):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == ExitCode.OK
+        assert process.wait(timeout=60) == ExitCode.OK
 
 
 def prompts_are_finished(world: World) -> bool:
@@ -164,12 +164,12 @@ def test_two_rollout_producers_share_the_work_and_sigterm_gives_back(processes: 
 
     wait_until(both_work, what="samples of both")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=30) == ExitCode.OK
+    assert first.wait(timeout=60) == ExitCode.OK
     wait_until(lambda: processes.learn() == NUM_GROUPS, what="all groups")
     attempts = Counter(sample.attempt for sample in processes.samples())
     assert set(attempts.values()) == {2}, "an orderly stop leaves no half-written group"
     second.send_signal(signal.SIGTERM)
-    assert second.wait(timeout=30) == ExitCode.OK
+    assert second.wait(timeout=60) == ExitCode.OK
 
 
 def test_a_missing_prompt_file_ends_with_the_reason(processes: Processes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from ops.deploy.dashboards import FOLDER
 from ops.metrics_targets import announce, withdraw
+from ops.services.state import free_ports
 from pipeline.metrics import Metrics
 from tests.prometheus import NoPrometheus, Prometheus, running, tool
 
@@ -88,12 +88,6 @@ class Planted:
         self.engines[0].gauge("turn_age_s", 75)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def planted(tmp_path: Path) -> Planted:
     return Planted(tmp_path / "runs")
@@ -122,7 +116,7 @@ def test_a_real_scrape_gives_the_right_numbers_and_alerts(prometheus: Prometheus
     gone = announce(
         planted.runs,
         instance="learner-0",
-        address=f"127.0.0.1:{free_port()}",
+        address=f"127.0.0.1:{free_ports(1)[0]}",
         labels={"run": RUN, "stage": "evaluator"},
     )
     for expression, wanted in EXPECTED.items():

@@ -23,7 +23,7 @@ class _Services(Protocol):
 
 @pytest.fixture
 def client(services: _Services) -> Iterator[RedisClient]:
-    client = RedisClient(services.redis_url, timeout_s=0.3)
+    client = RedisClient(services.redis_url, timeout_s=20.0)
     yield client
     client.close()
 
@@ -46,7 +46,7 @@ def test_one_owner_at_a_time_and_the_holder_is_named(client: RedisClient, run_na
     first = Lease(client, key=f"rlweave:{run_name}:lease", owner="learner-a", ttl_s=60)
     second = Lease(client, key=f"rlweave:{run_name}:lease", owner="learner-b", ttl_s=60)
     assert first.acquire().token == 1
-    with pytest.raises(LeaseHeld, match=r"is held by learner-a for another (59|60)\.\d s"):
+    with pytest.raises(LeaseHeld, match=r"is held by learner-a for another [1-9]\d?\.\d s"):
         second.acquire()
     lost = second.renew()
     assert (lost.state, lost.holder) == (LeaseState.LOST, "learner-a")
@@ -84,9 +84,10 @@ def test_a_stalled_server_gives_unknown_and_the_claim_is_still_ours(own_redis: s
     """Case 18."""
     lease = Lease(RedisClient(own_redis, timeout_s=0.3), key=f"rlweave:{run_name}:lease", owner="a", ttl_s=60)
     with Redis.from_url(own_redis) as admin:
-        admin.client_pause(1300, all=True)  # longer than both tries of 0.3 s each
-    assert lease.acquire().state is LeaseState.UNKNOWN
-    deadline = Deadline.after(10)
+        admin.client_pause(120_000, all=False)  # of writes: with all of them it would not hear of its end either
+        assert lease.acquire().state is LeaseState.UNKNOWN
+        admin.client_unpause()
+    deadline = Deadline.after(20)
     while (result := lease.acquire()).state is LeaseState.UNKNOWN:
         deadline.check("the server to go on")
     assert (result.state, result.token) == (LeaseState.HELD, 1)

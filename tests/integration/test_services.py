@@ -40,16 +40,16 @@ def settings(tmp_path: Path) -> Iterator[ServicesSettings]:
 
 def produce(bootstrap: str, value: bytes) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # a result is lost with the last reference to its client
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(60)
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(TOPIC, value)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def first_value(bootstrap: str) -> bytes | None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     consumer.close()
     return message.value() if message is not None and message.error() is None else None
 
@@ -85,7 +85,7 @@ def test_concurrent_and_later_ups_return_one_set(settings: ServicesSettings) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
     assert len(results) == 2
     assert results[0].running
     assert results[1] == services_up(settings) == services_status(settings) == results[0]
@@ -108,7 +108,7 @@ def test_a_killed_broker_is_seen_and_started_again(settings: ServicesSettings) -
     produce(before.kafka_bootstrap, b"synced or not, on one machine it is in the page cache")
     assert before.kafka.pid is not None
     os.kill(before.kafka.pid, signal.SIGKILL)
-    assert wait_until(lambda: not services_status(settings).kafka.running, timeout_s=10)
+    assert wait_until(lambda: not services_status(settings).kafka.running, timeout_s=60)
     after = services_up(settings)
     assert after.kafka_bootstrap == before.kafka_bootstrap
     assert after.redis.pid == before.redis.pid

@@ -36,7 +36,7 @@ def _oracle(written: Written, path: Path, lines: list[dict[str, object]]) -> tup
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, str(ORACLE), "--bootstrap", written.bootstrap, "--run", written.run]
     done = subprocess.run(
-        [*command, "--oracle-file", str(path)], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--oracle-file", str(path)], capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, json.loads(done.stdout)
 
@@ -126,7 +126,7 @@ def test_status_shows_processes_lag_and_ledger(written: Written) -> None:
         ReaderSettings(topics=(SAMPLES,), group=group),
         hooks=ReaderHooks(dead_letter=lambda _: None, lost=lambda _: None),
     )
-    reader.poll(1, deadline=Deadline.after(10))
+    reader.poll(1, deadline=Deadline.after(60))
     reader.commit({("samples", 0): 2})
     seen = json.loads(written.call("status", "--run", written.run, "--json").output)
     assert (seen["lineage"], seen["step"], seen["sealed"]) == (2, 2, True)
@@ -145,6 +145,27 @@ def test_status_shows_processes_lag_and_ledger(written: Written) -> None:
     assert lag["lag_records"] == 4
 
 
+class Deleting(RawLog):
+    """Somebody deletes a run as soon as it is known which runs there are."""
+
+    run = ""
+
+    def partition_counts(self) -> dict[str, int]:
+        counts = super().partition_counts()
+        names = [name for name in counts if name.startswith(f"rlweave.{self.run}.")]
+        self.delete(names)
+        deadline = Deadline.after(60)
+        while names and not super().partition_counts().keys().isdisjoint(names):
+            deadline.check("the topics to be gone")
+        return counts
+
+
+def test_a_run_that_is_deleted_while_runs_are_listed_is_no_error(written: Written, tmp_path: Path) -> None:
+    log = Deleting(written.bootstrap)
+    log.run = written.run
+    assert written.run not in {each.name for each in list_runs(log, runs_dir=tmp_path)}
+
+
 def test_runs_are_listed_and_deleted_unless_alive(written: Written, tmp_path: Path) -> None:
     folder = tmp_path / written.run
     folder.mkdir()
@@ -152,11 +173,15 @@ def test_runs_are_listed_and_deleted_unless_alive(written: Written, tmp_path: Pa
     listed = {each.name: each for each in list_runs(RawLog(written.bootstrap), runs_dir=tmp_path)}
     assert (listed[written.run].state, listed[written.run].step) == ("finished", 2)
     ended = threading.Event()
+    writer = written.log.writer(WriterSettings())  # one that is connected: only so long is waited for a beat
 
     def beat() -> None:
         while not ended.wait(0.1):
-            _say(written, _event("heartbeat", "heartbeat", 0))
+            writer.write(EVENTS, _event("heartbeat", "heartbeat", 0))
+            writer.flush(deadline=Deadline.after(30))
 
+    writer.write(EVENTS, _event("heartbeat", "heartbeat", 0))
+    writer.flush(deadline=Deadline.after(30))
     heart = threading.Thread(target=beat)
     heart.start()
     try:
@@ -166,6 +191,7 @@ def test_runs_are_listed_and_deleted_unless_alive(written: Written, tmp_path: Pa
     finally:
         ended.set()
         heart.join()
+        writer.close(deadline=Deadline.after(30))
     arguments = ["runs", "delete", written.run, "--files", "--dir", str(tmp_path)]
     with pytest.raises(SettingsError, match="no terminal to say yes on"):
         written.call(*arguments)
