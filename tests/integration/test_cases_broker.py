@@ -69,15 +69,18 @@ def test_what_is_written_while_answers_get_lost_is_there_once_and_what_is_sent_a
 
     again = [record for group in groups for record in group if isinstance(record, Sample)][: 20 * TWICE : 20]
     proxy.swallow = lambda: True
-    unsure = behind.writer(WriterSettings(linger_ms=1.0, delivery_timeout_s=1.0))
+    unsure = behind.writer(WriterSettings(linger_ms=1.0, delivery_timeout_s=600.0))
     write(unsure, list(again[:25]))
-    with pytest.raises(DeliveryError):
-        unsure.flush(deadline=Deadline.after(10))
+    deadline = Deadline.after(60)
+    while len(samples_of(read_all(kafka_log))) < 1000 + 25:
+        deadline.check("what will time out to be written")
+    with pytest.raises(DeliveryError, match="it is unknown whether they were written"):
+        unsure.flush(deadline=Deadline.after(0.5))
     proxy.swallow = lambda: False
     sure = behind.writer(WriterSettings(linger_ms=1.0))
     write(sure, list(again[25:]))
     sure.close(deadline=Deadline.after(30))
-    unsure.close(deadline=Deadline.after(10))
+    unsure.close(deadline=Deadline.after(60))  # it asks again what became of them, between ever longer waits
 
     envelopes = read_all(kafka_log)
     assert len(samples_of(envelopes)) == 1000 + TWICE, "those that timed out had been written"

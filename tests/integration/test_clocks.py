@@ -21,6 +21,14 @@ def record(topic: str, *, off_ms: int) -> RawRecord:
     return RawRecord(topic=topic, partition=0, offset=0, key=b"k", value=b"v", headers=(), unix_ms=unix_ms)
 
 
+def is_written(raw: RawLog, topic: str, *, off_ms: int) -> bool:
+    """A broker answers that a setting was changed before it goes by it."""
+    try:
+        return raw.write(topic, [record(topic, off_ms=off_ms)]) == 1
+    except DeliveryError:
+        return False
+
+
 def times(raw: RawLog, topic: str) -> list[int]:
     return [each.unix_ms for each in raw.read({(topic, 0): raw.ranges([(topic, 0)])[topic, 0]})]
 
@@ -61,7 +69,9 @@ def test_topics_of_an_older_release_are_brought_to_it_and_keep_their_records(
         raw.write(topic, [record(topic, off_ms=DAY_MS)])
     log = KafkaLog(services.kafka_bootstrap, run=run_name, data_partitions=4)
     log.admin().ensure_topics()
-    assert raw.write(topic, [record(topic, off_ms=DAY_MS)]) == 1
+    deadline = Deadline.after(20)
+    while not is_written(raw, topic, off_ms=DAY_MS):
+        deadline.check("the changed setting to be that of the log")
     before, after = times(raw, topic)
     assert abs(before + DAY_MS - SystemClock().unix_ms()) < NEAR_MS
     assert abs(after - SystemClock().unix_ms()) < NEAR_MS

@@ -56,12 +56,19 @@ DTYPE: Literal["bfloat16"] = "bfloat16"
 class Turning:
     """A rollout producer on its thread: members of one consumer group must not wait for each other."""
 
-    def __init__(self, stage: RolloutStage, backend: Backend) -> None:
+    def __init__(self, stage: RolloutStage, backend: Backend, *, joined_step: int) -> None:
         self.backend = backend
+        self._joined_step = joined_step  # the newest there was
         self._stage = stage
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=1)
         self._done = self._pool.submit(self._turn)
+
+    @property
+    def step(self) -> int:
+        """Of the version it serves, or looks for since it began."""
+        version = self.backend.engine.version
+        return self._joined_step if version is None else version.step
 
     def check(self) -> None:
         """Raises what the stage raised."""
@@ -136,7 +143,7 @@ class Loop:
             backend=backend,
         )
         stage = RolloutStage(make_context(self.log, run=self.run, stage="rollout", instance=f"engine-{slot}"), setup)
-        self.engines.append(Turning(stage, backend))
+        self.engines.append(Turning(stage, backend, joined_step=self.step))
         return self.engines[-1]
 
     def kill(self, engine: Turning) -> None:
@@ -145,9 +152,10 @@ class Loop:
         engine.stop()
 
     def turn(self) -> None:
-        """Everything once; one more prompt than steps is always open."""
-        step = max((version.step for version in self.manifests), default=-1)
-        while self.num_prompts <= step + 1 and self.num_prompts < NUM_STEPS + 5:
+        """Everything once; one more prompt than steps is open, unless what an engine fetches would soon be pruned."""
+        behind = max((self.step - engine.step for engine in self.engines), default=0)
+        may_go_on = behind < self.weights.keep_versions - 3
+        while may_go_on and self.num_prompts <= self.step + 1 and self.num_prompts < NUM_STEPS + 5:
             self.writer.write(PROMPTS, self.prompt(self.num_prompts))
             self.num_prompts += 1
         if not self.learner.finished:
@@ -161,6 +169,11 @@ class Loop:
         for envelope in self.manifests_reader.poll(100, deadline=Deadline.after(0.0)):
             if isinstance(envelope.record, Manifest):
                 self.manifests[envelope.record.version] = envelope.record
+
+    @property
+    def step(self) -> int:
+        """Of the newest version; -1: there is none."""
+        return max((version.step for version in self.manifests), default=-1)
 
     def until_step(self, step: int) -> None:
         deadline = Deadline.after(120)

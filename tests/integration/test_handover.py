@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from pipeline.engines.base import Generation
 from pipeline.engines.scripted import ScriptedEngine
 from producers.rollout.stage import RolloutStage
 from schemas.records import Partial, Sample
@@ -24,6 +25,7 @@ from topics.kafka import KafkaLog
 
 pytestmark = pytest.mark.integration
 NUM_GROUPS = 12
+MADE = 20  # tokens of a sequence, before it changes its engine
 RUN = {"partitions": DATA_PARTITIONS, "groups_per_step": 4, "group_size": 2, "max_staleness": 2, "max_steps": 100}
 
 
@@ -33,6 +35,15 @@ def rollouts(kafka_log: KafkaLog, tmp_path: Path) -> Iterator[Rollouts]:
     made = Rollouts(world)
     yield made
     peer.stop()
+
+
+class Halting(ScriptedEngine):
+    """Stands still once each of its sequences has `MADE` tokens, however late anybody looks."""
+
+    def step(self) -> list[Generation]:
+        if tokens_so_far(self) >= MADE:
+            self.tokens_per_step = 0
+        return super().step()
 
 
 def tokens_so_far(engine: ScriptedEngine) -> int:
@@ -68,7 +79,7 @@ def wait_until(done: Callable[[], bool], *, what: str) -> None:
 
 
 def test_a_process_that_leaves_hands_its_groups_to_another_at_once(rollouts: Rollouts) -> None:
-    world, engines = rollouts.world, (ScriptedEngine(tokens_per_step=0), ScriptedEngine(tokens_per_step=0))
+    world, engines = rollouts.world, (Halting(tokens_per_step=0), ScriptedEngine(tokens_per_step=0))
     world.lineage(1)
     world.publish(1, 0, command=True)
     stages = [rollouts.make(engine, slot=slot, hand_over_s=0) for slot, engine in enumerate(engines)]
@@ -97,8 +108,7 @@ def check(rollouts: Rollouts, leaving: Turning, staying: Turning) -> None:
     held = set(leaving.stage._started().generator.groups())
     assert 0 < len(held) < NUM_GROUPS
     engines[0].tokens_per_step = 1
-    wait_until(lambda: tokens_so_far(engines[0]) >= 20, what="some tokens")
-    engines[0].tokens_per_step = 0
+    wait_until(lambda: tokens_so_far(engines[0]) == MADE, what="some tokens")
     rollouts.context_of(leaving.stage).retire.request("test")
     wait_until(lambda: leaving.stage.finished, what="the end of the one that leaves")
     leaving.stop()
@@ -122,7 +132,7 @@ def check(rollouts: Rollouts, leaving: Turning, staying: Turning) -> None:
         assert len(sample.loss_mask) == 200
     given = [record for record in records_of(world.log, PARTIALS) if isinstance(record, Partial) and not record.written]
     assert {partial.group for partial in given} == held
-    assert min(len(member.tokens) // 4 for partial in given for member in partial.members) >= 20
+    assert min(len(member.tokens) // 4 for partial in given for member in partial.members) == MADE
     assert sum(each.snapshot()["tokens_generated"] for each in metrics) == NUM_GROUPS * 2 * 200, (
         "no token was made twice"
     )

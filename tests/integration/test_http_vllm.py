@@ -163,7 +163,7 @@ def test_requests_in_flight_at_a_swap(served: Served, connect: Callable[..., Htt
     engine = connect(on_swap=on_swap)
     old, new = (random_state(served.weights, seed=seed) for seed in (1, 2))
     engine.load(version(1), old)
-    engine.submit([request(str(index), sampling=SamplingParams(max_tokens=200), seed=index) for index in range(16)])
+    engine.submit([request(str(index), sampling=SamplingParams(max_tokens=480), seed=index) for index in range(16)])
     done = engine.step()
     engine.load(version(2), new)
     done += run_out(engine)

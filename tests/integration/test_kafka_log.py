@@ -61,7 +61,9 @@ def test_lag_is_unknown_while_the_broker_is_away(nobody: str) -> None:
 
 
 def test_a_writer_says_that_nothing_was_acknowledged(nobody: str) -> None:
-    writer = log_of_nobody(nobody).writer(WriterSettings(delivery_timeout_s=1.0))
+    patient, hasty = (
+        log_of_nobody(nobody).writer(WriterSettings(delivery_timeout_s=limit_s)) for limit_s in (600.0, 1.0)
+    )
     sample = Sample(
         run="nobody",
         group=0,
@@ -73,12 +75,15 @@ def test_a_writer_says_that_nothing_was_acknowledged(nobody: str) -> None:
         started_unix_ms=0,
         finished_unix_ms=0,
     )
-    writer.write(SAMPLES, sample)
+    for writer in (patient, hasty):
+        writer.write(SAMPLES, sample)
     with pytest.raises(DeliveryError, match=r"not acknowledged within 0\.2 s; it is unknown"):
-        writer.flush(deadline=Deadline.after(0.2))
+        patient.flush(deadline=Deadline.after(0.2))
     with pytest.raises(DeliveryError, match=r"rlweave\.nobody\.samples \[0\]"):
-        writer.flush(deadline=Deadline.after(10.0))
-    writer.close(deadline=Deadline.after(1.0))
+        hasty.flush(deadline=Deadline.after(30.0))
+    with pytest.raises(DeliveryError, match="1 records were not acknowledged"):
+        patient.close(deadline=Deadline.after(0.0))
+    hasty.close(deadline=Deadline.after(1.0))
 
 
 def test_taking_over_an_id_without_a_broker_ends_by_the_deadline(nobody: str) -> None:

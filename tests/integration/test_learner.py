@@ -97,9 +97,11 @@ def test_what_is_restored_is_what_was_saved_and_the_abandoned_branch_is_void(wor
     world.every_steps, world.max_steps = 2, 5
     first, context = world.learner()
     start(first)
-    for number in range(20):
+    for number in range(12):  # of three steps: with more, step 4 may be out, and saved, in the same turn as step 3
         world.group(number, born=Version(lineage=1, step=0))
     turn_until(first, lambda: step_of(context) >= 3, what="step 3")
+    for number in range(12, 20):
+        world.group(number, born=Version(lineage=1, step=0))
     saved = world.newest()
     assert (saved.state.lineage, saved.state.step) == (1, 2)
     before, _ = world.ledger()
