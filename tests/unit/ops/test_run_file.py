@@ -174,7 +174,7 @@ def test_parts_that_begin_together_save_their_settings_whole(path: Path, tmp_pat
     code += "for _ in range(200): save_run_file(f, Path(sys.argv[1]))"
     save_run_file(run_file, saved)
     both = [subprocess.Popen([sys.executable, "-c", code, str(saved)]) for _ in range(2)]
-    assert [each.wait(60) for each in both] == [0, 0]
+    assert [each.wait(120) for each in both] == [0, 0]
     assert load_saved(saved) == run_file
     assert saved.stat().st_mode & 0o077 == 0
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []

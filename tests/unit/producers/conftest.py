@@ -42,6 +42,7 @@ class Rollouts:
         slot: int = 0,
         start: bool = True,
         environment: Mapping[str, object] | None = None,
+        fetch_deadline_s: float = 2.0,
         **fields: object,
     ) -> RolloutStage:
         settings = RolloutSettings.model_validate(
@@ -52,7 +53,7 @@ class Rollouts:
             RolloutSetup(
                 rollout=settings,
                 model=ModelSettings(path=Path("none")),
-                weights=WeightsSettings(fetch_deadline_s=2.0),
+                weights=WeightsSettings(fetch_deadline_s=fetch_deadline_s),
                 slot=slot,
                 backend=Backend(engine=engine, decode=decode_arrays),
                 environment=None if environment is None else EnvironmentSettings.model_validate(environment),

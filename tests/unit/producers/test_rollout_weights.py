@@ -228,9 +228,9 @@ def test_a_fetch_that_became_useless_is_given_up(rollouts: Rollouts, engine: Scr
     world = rollouts.world
     world.lineage(1)
     world.publish(1, 0, command=True)
-    stage = rollouts.make(engine)
+    stage = rollouts.make(engine, fetch_deadline_s=600.0)
     until(stage, lambda: engine.version == version(0))
-    good, world.seeds = world.seeds, ("http://127.0.0.1:9",)  # this fetch goes on until its deadline
+    good, world.seeds = world.seeds, ("http://127.0.0.1:9",)  # this fetch gets nowhere
     world.publish(1, 1, command=True)
     until(stage, lambda: stage._started().weights._staging.version == version(1))
     world.seeds = good
@@ -244,7 +244,7 @@ def test_generation_goes_on_while_weights_are_staged(rollouts: Rollouts, engine:
     world = rollouts.world
     world.lineage(1)
     world.publish(1, 0, command=True)
-    stage = rollouts.make(engine)
+    stage = rollouts.make(engine, fetch_deadline_s=600.0)
     until(stage, lambda: engine.version == version(0))
     world.seeds = ("http://127.0.0.1:9",)
     world.publish(1, 1, command=True)

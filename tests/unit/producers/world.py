@@ -31,7 +31,7 @@ from topics.catalog import COMMANDS, EVENTS, LEDGER, PROMPTS, WEIGHTS, Topic
 from topics.clock import Clock, Deadline
 from topics.log import Log, ReaderHooks, ReaderSettings, WriterSettings
 
-START_S = 20.0
+START_S = 60.0
 FAR_GROUP = 1_000_000  # groups that no test asks for
 
 
@@ -188,7 +188,7 @@ def started(stage: Stage) -> None:
     stage.start(deadline=Deadline.after(START_S))
 
 
-def until(stage: Stage, condition: Callable[[], bool], *, limit_s: float = 20.0, what: str = "the condition") -> None:
+def until(stage: Stage, condition: Callable[[], bool], *, limit_s: float = 60.0, what: str = "the condition") -> None:
     """Turn the stage until the condition holds."""
     end_s = time.monotonic() + limit_s
     while not condition():

@@ -64,7 +64,7 @@ class Site:
             evaluator=self.own,
             sets=self.sets,
             model=ModelSettings(path=Path("none")),
-            weights=WeightsSettings(fetch_deadline_s=2.0),
+            weights=WeightsSettings(fetch_deadline_s=30.0),
             backend=Backend(engine=ScriptedEngine() if engine is None else engine, decode=decode_arrays),
         )
         stage = EvaluatorStage(self.world.context("evaluator"), setup)

@@ -38,7 +38,7 @@ def started(log: MemoryLog, model: Path) -> ReferenceStage:
     run = RunSettings(name="r", dir=Path("runs"), partitions=2)
     settings = ReferenceSettings(batch_tokens=16)
     stage = ReferenceStage(make_context(log, run=run, stage="reference"), settings, model=ModelSettings(path=model))
-    stage.start(deadline=Deadline.after(10))
+    stage.start(deadline=Deadline.after(60))
     return stage
 
 
@@ -47,7 +47,7 @@ def scores(log: MemoryLog) -> list[ReferenceScore]:
 
 
 def turn_until(stage: ReferenceStage, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline, "the condition did not come true"
         stage.turn()

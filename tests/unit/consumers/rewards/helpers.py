@@ -81,7 +81,7 @@ class Rig:
         """A started stage; its plug-in runs in this process unless told otherwise, as it shares state with the test."""
         values = {"isolation": "thread"} | settings
         stage = RewardStage(self.context(), name=name, settings=RewardSettings.model_validate(values))
-        stage.start(deadline=Deadline.after(10))
+        stage.start(deadline=Deadline.after(60))
         self.started.append(stage)
         return stage
 
@@ -96,7 +96,7 @@ class Rig:
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
 
-def turn_until(stage: RewardStage, done: Callable[[], bool], *, limit_s: float = 15.0) -> None:
+def turn_until(stage: RewardStage, done: Callable[[], bool], *, limit_s: float = 60.0) -> None:
     """Turn a stage until a condition holds."""
     deadline = time.monotonic() + limit_s
     while not done():

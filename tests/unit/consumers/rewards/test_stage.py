@@ -306,7 +306,7 @@ def test_a_stop_does_not_wait_for_a_hung_scorer(rig: Rig) -> None:
     write_samples(rig.log, [sample(1), sample(0)])
     stage = rig.stage(plugin=f"{HERE}:hangs_on_1")
     turn_until(stage, lambda: len(rewards_of(rig.log, REWARDS)) == 1)
-    deadline = Deadline.after(2.0)
+    deadline = Deadline.after(6.0)
     stage.stop(deadline=deadline)
     rig.started.clear()
     assert not deadline.expired

@@ -23,7 +23,7 @@ from schemas.records import (
 )
 from tests.unit.consumers.rewards.helpers import read_all
 from topics.catalog import COMMANDS, EVENTS, LEDGER, WEIGHTS
-from topics.clock import Deadline
+from topics.clock import Clock, Deadline, SystemClock
 from topics.log import WriterSettings
 from topics.memory import MemoryLog
 
@@ -62,14 +62,16 @@ class Rig:
     """A run on the memory log."""
 
     log: MemoryLog = field(default_factory=lambda: MemoryLog(run="r", data_partitions=2))
+    clock: Clock = field(default_factory=SystemClock)
     started: list[SchedulerStage | RewardStage] = field(default_factory=list)
 
     def context(self, stage: str = "scheduler") -> StageContext:
-        return make_context(self.log, run=RunSettings(name="r", partitions=2, heartbeat_s=0.1), stage=stage)
+        run = RunSettings(name="r", partitions=2, heartbeat_s=0.1)
+        return make_context(self.log, run=run, stage=stage, clock=self.clock)
 
     def scheduler(self, **settings: float) -> SchedulerStage:
         stage = SchedulerStage(self.context(), settings=SchedulerSettings.model_validate(FAST | settings))
-        stage.start(deadline=Deadline.after(10))
+        stage.start(deadline=Deadline.after(60))
         self.started.append(stage)
         return stage
 
@@ -122,7 +124,7 @@ class Rig:
         return [str(command.version) for command in self.commands("publish")]
 
 
-def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 10.0) -> None:
+def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < deadline, "the condition did not come true"
@@ -130,5 +132,6 @@ def turn_until(stage: SchedulerStage, done: Callable[[], bool], *, limit_s: floa
 
 
 def engines_heard(scheduler: SchedulerStage) -> list[str]:
-    snapshot = scheduler._signals.snapshot(now_s=time.monotonic(), lag={}, standing=scheduler._commands.standing)
+    now_s = scheduler._context.clock.monotonic()
+    snapshot = scheduler._signals.snapshot(now_s=now_s, lag={}, standing=scheduler._commands.standing)
     return list(snapshot.served())

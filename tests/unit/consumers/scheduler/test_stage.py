@@ -76,7 +76,7 @@ def test_a_predecessor_can_command_nothing_more(rig: Rig) -> None:
     rig.scheduler()
     rig.stage_version(1, 7)
     with pytest.raises(Fenced):
-        turn_until(first, lambda: False, limit_s=5.0)
+        turn_until(first, lambda: False)
     assert rig.published() == []
     rig.started.remove(first)
 

@@ -12,6 +12,22 @@ from schemas.records import Version
 SIZE = AdmissionSize(blocks=(("small cache", 1),), warm_s=0.05, over_s=0.5)
 
 
+class Ticks:
+    """A clock that moves with each look at it."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += 0.01
+        return self._now_s
+
+
+@pytest.fixture(autouse=True)
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.bench.admission.time", Ticks())
+
+
 @pytest.mark.parametrize("admission", ["fixed", "pressure"])
 def test_the_work_keeps_an_engine_at_its_limit_and_gives_up_the_rest(admission: str) -> None:
     engine = ScriptedEngine(max_concurrent_sequences=MAX_SEQUENCES, context_tokens=2048, tokens_per_step=200)

@@ -128,7 +128,7 @@ def stop_when(world: World, *files: Path) -> threading.Thread:
     """Ask for a stop once all files say `ready`."""
 
     def wait() -> None:
-        deadline = Deadline.after(20)
+        deadline = Deadline.after(60)
         while not all(path.exists() and path.read_text() == "ready" for path in files) and not deadline.expired:
             SystemClock().wait(0.02)
         world.stop.request("test")

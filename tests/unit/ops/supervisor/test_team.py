@@ -31,7 +31,7 @@ while not end.wait(0.02) and not left.exists():
     pass
 """
 DEAF = RANK.replace("lambda *_: left.touch()", "signal.SIG_IGN").replace("lambda *_: end.set()", "signal.SIG_IGN")
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 Step = Callable[[], bool]
 
 
@@ -42,13 +42,15 @@ class Stand:
         self.folder = folder
         self.said: list[str] = []
         self._stop = StopSignal()
-        settings = SupervisorSettings(restart_backoff_s=0.05, unit_grace_s=0.5, change_ranks_s=0.3)
+        is_deaf = script == DEAF
+        grace_s, change_s = (0.5, 0.3) if is_deaf else (60.0, 60.0)  # others leave, however slowly
+        settings = SupervisorSettings(restart_backoff_s=0.05, unit_grace_s=grace_s, change_ranks_s=change_s)
         self.supervisor = Supervisor(
             [_program(folder, rank, script=script) for rank in range(3)],
             settings,
             clock=SystemClock(),
             stop=self._stop,
-            ends=Ends(complete=[complete], grace_s=1.0),
+            ends=Ends(complete=[complete], grace_s=1.0 if is_deaf else 60.0),
             on_event=self.said.append,
             each_turn=self._turn,
         )

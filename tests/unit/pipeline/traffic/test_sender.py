@@ -94,7 +94,7 @@ class Reader:
         response = self._connection.getresponse()
         while piece := response.read(64 * 1024):
             self._num_bytes += len(piece)
-            self._hurry.wait(0.005)
+            self._hurry.wait(0.02)
 
 
 def test_background_stands_back_while_a_receiver_takes_weights(served: Served) -> None:

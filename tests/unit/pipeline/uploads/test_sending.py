@@ -16,17 +16,24 @@ from pipeline.uploads.sending import Progress, UploadCut, send_checkpoint
 from pipeline.uploads.target import Target
 from schemas.errors import UploadError
 from tests.unit.pipeline.uploads.material import TOTAL, free_sender, job, make_checkpoint
-from topics.clock import Deadline
 
-SLOW = """
+# Says so when four parts are there, and goes no further.
+HALF = """
 import sys, threading
 from pathlib import Path
-from pipeline.traffic.permit import permit_of
-from pipeline.traffic.sender import HostSender
 from pipeline.uploads.sending import send_checkpoint
-from tests.unit.pipeline.uploads.material import job
-sender = HostSender(permit_of({"checkpoints": 400_000.0}))
-send_checkpoint(job(Path(sys.argv[1]), Path(sys.argv[2])), sender=sender, stop=threading.Event())
+from pipeline.uploads.target import Target
+from tests.unit.pipeline.uploads.material import free_sender, job
+write, turn, written = Target.write, threading.Lock(), []
+def four_only(target, name, content):
+    with turn:
+        if len(written) == 4:
+            print("half", flush=True)
+            threading.Event().wait()
+        write(target, name, content)
+        written.append(name)
+Target.write = four_only
+send_checkpoint(job(Path(sys.argv[1]), Path(sys.argv[2])), sender=free_sender(), stop=threading.Event())
 """
 
 
@@ -44,12 +51,11 @@ def test_all_parts_are_there_and_the_marker_says_so(tmp_path: Path) -> None:
 
 def test_one_killed_in_the_middle_has_no_marker_and_goes_on_with_what_is_there(tmp_path: Path) -> None:
     checkpoint, parts = make_checkpoint(tmp_path, "1.10"), tmp_path / "target" / "r" / "1.10" / PARTS
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(checkpoint), str(tmp_path / "target")])
-    deadline = Deadline.after(20.0)
-    while len(list(parts.glob("[0-9a-f]*"))) < 4 and not deadline.expired:
-        threading.Event().wait(0.005)
-    process.kill()
-    process.wait()
+    arguments = [sys.executable, "-c", HALF, str(checkpoint), str(tmp_path / "target")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "half\n"
+        process.kill()
     present = sum(path.stat().st_size for path in parts.glob("[0-9a-f]*"))
     assert 0 < present < TOTAL
     assert not (parts.parent / MARKER).exists()

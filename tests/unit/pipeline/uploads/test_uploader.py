@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pipeline.traffic.sender import HostSender
 from pipeline.uploads import uploader as uploader_module
 from pipeline.uploads.layout import MARKER
 from pipeline.uploads.settings import UploadSettings
+from pipeline.uploads.target import Target
 from pipeline.uploads.uploader import Uploader
 from tests.unit.pipeline.uploads.material import PART_BYTES, make_checkpoint
 from topics.clock import Deadline, SystemClock
@@ -166,11 +168,21 @@ def test_of_a_branch_that_was_given_up_none_takes_the_place_of_one_that_survives
     assert sorted(path.name for path in (run.target / "r").iterdir()) == ["1.10", "2.30"]
 
 
-def test_a_successor_goes_on_with_what_was_begun(run: Run) -> None:
-    run.sender.replace(permit_of({"checkpoints": 100_000.0}))
+def test_a_successor_goes_on_with_what_was_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = Target.write, list[str]()
+    lock, is_half = threading.Lock(), threading.Event()
+
+    def write_some(target: Target, name: str, content: bytes) -> None:
+        with lock:
+            write(target, name, content)
+            written.append(name)
+            if len(written) == 2:
+                run.sender.replace(CLOSED)
+                is_half.set()
+
+    monkeypatch.setattr(Target, "write", write_some)
     make_checkpoint(run.checkpoints, "1.10")
-    parts = run.target / "r" / "1.10" / "parts"
-    run.turn_until(lambda: len(list(parts.glob("[0-9a-f]*"))) >= 2)
+    run.turn_until(is_half.is_set)
     run.uploader._cut.set()  # as at a death: nothing is let go of, nothing is told, but the system's lock
     run.uploader._turn.give_back()
     assert run.held() == ["1.10"]

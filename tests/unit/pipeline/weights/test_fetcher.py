@@ -17,8 +17,9 @@ from pipeline.weights.fetcher import FetchOptions, FetchResult, fetch
 from pipeline.weights.state import decode_arrays
 from schemas.errors import DeadlineExceeded, FetchCancelled, WeightsError
 from schemas.records import Manifest
+from tests.unit.pipeline.weights.clocks import Ahead
 from tests.unit.pipeline.weights.helpers import TOKEN, Answer, faulty_peer, honest_peer, new_store, small_version
-from topics.clock import Deadline
+from topics.clock import Clock, Deadline
 
 _CLIENT = ClientSettings(token=TOKEN)
 _FAST = FetchOptions(backoff_s=0.01, max_backoff_s=0.05, chunk_limit_s=5.0)
@@ -38,17 +39,17 @@ class Fixture:
     def fetch(
         self,
         *peers: str,
-        limit_s: float = 20.0,
         options: FetchOptions = _FAST,
         manifest: Manifest | None = None,
         parallel: int = 2,
+        clock: Clock | None = None,
     ) -> FetchResult:
         chosen = replace(self.manifest if manifest is None else manifest, seeds=peers)
         return fetch(
             chosen,
             store=self.store,
             client=_CLIENT,
-            deadline=Deadline.after(limit_s),
+            deadline=Deadline.after(60.0, clock=clock),
             options=replace(options, parallel=parallel),
         )
 
@@ -171,11 +172,16 @@ def test_with_only_a_faulty_peer_the_deadline_names_chunks_and_peer(
     setup: Fixture, fault: Callable[[Fixture, str], Answer]
 ) -> None:
     """Case 41."""
-    with (
-        faulty_peer(lambda digest: fault(setup, digest)) as bad,
-        pytest.raises(DeadlineExceeded, match="10 of 10 chunks") as caught,
-    ):
-        setup.fetch(bad, limit_s=0.5)
+    clock, asked = Ahead(), list[str]()
+
+    def respond(digest: str) -> Answer:
+        asked.append(digest)
+        if len(asked) == 5:
+            clock.by_s = 60.0
+        return fault(setup, digest)
+
+    with faulty_peer(respond) as bad, pytest.raises(DeadlineExceeded, match="10 of 10 chunks") as caught:
+        setup.fetch(bad, clock=clock)
     assert bad in caught.value.message
     assert setup.store.num_bytes() == 0
 

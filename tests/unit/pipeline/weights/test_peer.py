@@ -201,7 +201,7 @@ def test_a_file_that_holds_no_token_is_refused(tmp_path: Path) -> None:
 
 
 def _token_of(path: Path, barrier: multiprocessing.synchronize.Barrier, results: multiprocessing.Queue[str]) -> None:
-    barrier.wait(30)
+    barrier.wait(120)
     results.put(load_or_create_token(path))
 
 
@@ -211,7 +211,7 @@ def test_processes_that_start_together_agree_on_the_token(tmp_path: Path) -> Non
     processes = [context.Process(target=_token_of, args=(tmp_path / "token", barrier, results)) for _ in range(3)]
     for process in processes:
         process.start()
-    tokens = {results.get(timeout=60) for _ in processes}
+    tokens = {results.get(timeout=120) for _ in processes}
     for process in processes:
         process.join(30)
     assert len(tokens) == 1

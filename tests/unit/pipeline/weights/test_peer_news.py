@@ -67,8 +67,11 @@ def test_later_lines_tell_of_wanted_chunks_only(store: ChunkStore, listen: Liste
     assert listener.next() == News(chunks=(_WANTED,))
 
 
-def _put(root: Path, go: multiprocessing.queues.SimpleQueue[bytes]) -> None:
+def _put(
+    root: Path, go: multiprocessing.queues.SimpleQueue[bytes], is_there: multiprocessing.synchronize.Event
+) -> None:
     store = ChunkStore(root, max_bytes=2**30)
+    is_there.set()
     while data := go.get():
         store.put(data)
 
@@ -78,9 +81,10 @@ def test_a_chunk_that_another_process_puts_is_told_without_a_look(
 ) -> None:
     monkeypatch.setattr(peer_news, "_LOOK_S", 1e6)
     context = multiprocessing.get_context("spawn")
-    go = context.SimpleQueue()
-    process = context.Process(target=_put, args=(store.root, go))
+    go, is_there = context.SimpleQueue(), context.Event()
+    process = context.Process(target=_put, args=(store.root, go, is_there))
     process.start()
+    assert is_there.wait(120)
     wanted = [bytes([n]) for n in range(7)]
     listener = listen([digest_of(data) for data in wanted])
     for data in wanted:
@@ -167,7 +171,7 @@ def test_a_member_whose_process_is_killed_leaves_without_a_wait_for_silence(
     joined = context.Event()
     process = context.Process(target=_join, args=(url, joined))
     process.start()
-    assert joined.wait(60)
+    assert joined.wait(120)
     assert witness.next() == News(joined=(_member("killed"),))
     process.kill()
     assert witness.next() == News(left=(_member("killed"),))
@@ -175,8 +179,8 @@ def test_a_member_whose_process_is_killed_leaves_without_a_wait_for_silence(
 
 
 def test_while_nothing_happens_an_empty_line_says_that_the_peer_lives(listen: Listen) -> None:
-    listener = listen()
     began_s = time.monotonic()
+    listener = listen()
     assert [listener.line() for _ in range(3)] == [News()] * 3
     assert time.monotonic() - began_s > 2.5 * NEWS_BEAT_S
 

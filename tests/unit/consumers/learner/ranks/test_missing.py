@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,37 +11,37 @@ from consumers.learner.ranks.missing import MissingRanks
 from pipeline.settings import RunSettings
 from pipeline.stage import StageContext, make_context
 from schemas.errors import LogUnavailable
+from topics.clock import ManualClock
 from topics.log import Reader
 from topics.memory import MemoryLog
 
-BEAT_S = 0.1
 NAMES = {0: "learner.0-host-1-aa", 1: "learner.1-host-2-bb", 2: "learner.2-host-3-cc"}
 
 
+@dataclass
+class Beats(ManualClock):
+    """While somebody waits, those that live send a heartbeat."""
+
+    living: tuple[StageContext, ...] = ()
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        for context in self.living:
+            context.events.heartbeat()
+
+
 @pytest.fixture
-def contexts(tmp_path: Path) -> dict[int, StageContext]:
+def clock() -> Beats:
+    return Beats()
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, clock: Beats) -> dict[int, StageContext]:
     log = MemoryLog(run="r", data_partitions=4)
-    run = RunSettings(name="r", dir=tmp_path, heartbeat_s=BEAT_S)
-    return {rank: make_context(log, run=run, stage="learner", instance=name) for rank, name in NAMES.items()}
-
-
-@contextmanager
-def beating(*contexts: StageContext) -> Iterator[None]:
-    """Heartbeats from a thread, as the run loop sends them."""
-    end = threading.Event()
-
-    def beat() -> None:
-        while not end.wait(BEAT_S / 2):
-            for context in contexts:
-                context.events.heartbeat()
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+    run = RunSettings(name="r", dir=tmp_path, heartbeat_s=0.1)
+    return {
+        rank: make_context(log, run=run, stage="learner", instance=name, clock=clock) for rank, name in NAMES.items()
+    }
 
 
 def said(context: StageContext) -> str:
@@ -51,25 +49,25 @@ def said(context: StageContext) -> str:
     return missing("summing gradients", RuntimeError("Connection closed\nand a long trace")).message
 
 
-def test_a_rank_that_is_not_heard_is_named(contexts: dict[int, StageContext]) -> None:
+def test_a_rank_that_is_not_heard_is_named(contexts: dict[int, StageContext], clock: Beats) -> None:
     contexts[2].events.heartbeat()  # the last one, before it died
-    with beating(contexts[0], contexts[1]):
-        message = said(contexts[1])
+    clock.living = (contexts[0], contexts[1])
+    message = said(contexts[1])
     assert "learner rank 2 is missing: learner.2-host-3-cc is not heard" in message
     assert "summing gradients: Connection closed)" in message
     assert "rank 0" not in message
 
 
-def test_several_may_be_missing(contexts: dict[int, StageContext]) -> None:
-    with beating(contexts[1]):
-        message = said(contexts[1])
+def test_several_may_be_missing(contexts: dict[int, StageContext], clock: Beats) -> None:
+    clock.living = (contexts[1],)
+    message = said(contexts[1])
     assert "rank 0 is missing" in message
     assert "rank 2 is missing" in message
 
 
-def test_slow_ranks_are_heard(contexts: dict[int, StageContext]) -> None:
-    with beating(*contexts.values()):
-        message = said(contexts[0])
+def test_slow_ranks_are_heard(contexts: dict[int, StageContext], clock: Beats) -> None:
+    clock.living = tuple(contexts.values())
+    message = said(contexts[0])
     assert "all learner ranks are heard" in message
     assert "more than 7 s" in message
 

@@ -28,6 +28,19 @@ def world(tmp_path: Path, *, scale: float = 1e-4) -> World:
     return World(WORKLOAD, board=Board(tmp_path / "board"), scale=scale, num_steps=10)
 
 
+class ModelTime:
+    """The world's clock in model seconds; each look at it may move it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, each_look_s: float = 0.0) -> None:
+        self.s = 0.0
+        self._each_look_s = each_look_s
+        monkeypatch.setattr(World, "now_s", lambda _: self.look())
+
+    def look(self) -> float:
+        self.s += self._each_look_s
+        return self.s
+
+
 def requests(engine: TimedEngine, group: int) -> list[GenerationRequest]:
     sampling = SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_tokens=4096)
     prompt = PromptGroup(
@@ -77,27 +90,33 @@ def test_responses_have_the_workloads_lengths_whoever_makes_them(tmp_path: Path)
     assert engine.num_running == 0
 
 
-def test_tokens_are_of_the_version_that_was_served_when_they_were_due(tmp_path: Path) -> None:
-    engine = TimedEngine(world(tmp_path, scale=1e-3), name="e", ready_s=0.0)
+def test_tokens_are_of_the_version_that_was_served_when_they_were_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = ModelTime(monkeypatch)
+    engine = TimedEngine(world(tmp_path), name="e", ready_s=0.0)
     engine.load(V1, STATE)
     assert engine.num_free_slots == 32
     engine.submit(requests(engine, 3))
-    time.sleep(0.002)  # 2 model seconds, 80 tokens
+    now.s = 2.0  # 80 tokens
     engine.load(V2, STATE)
+    now.s = 1e6
     longest = max(to_the_end(engine, num=8), key=lambda one: len(one.tokens))
     assert [run.version for run in longest.version_runs] == [V1, V2]
-    assert longest.version_runs[0].num_tokens >= 80
+    assert longest.version_runs[0].num_tokens == 80
 
 
-def test_what_is_aborted_has_the_tokens_it_came_to(tmp_path: Path) -> None:
-    engine = TimedEngine(world(tmp_path, scale=1.0), name="e", ready_s=0.0)
+def test_what_is_aborted_has_the_tokens_it_came_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ModelTime(monkeypatch)
+    engine = TimedEngine(world(tmp_path), name="e", ready_s=0.0)
     engine.load(V1, STATE)
     assert engine.num_free_slots == 32
     engine.submit(requests(engine, 3))
+    now.s = 0.25  # 10 tokens
     engine.abort(["a3/0", "nobody"])
     (one,) = engine.step()
     assert (one.request_id, one.finish_reason) == ("a3/0", FINISH_ABORT)
-    assert len(one.tokens) < WORKLOAD.lengths(3)[0]
+    assert len(one.tokens) == 10 < WORKLOAD.lengths(3)[0]
     assert engine.num_running == 7
 
 
@@ -132,7 +151,8 @@ def test_who_fetches_a_version_waits_for_the_link_and_who_comes_later_does_not(t
     assert len(there.publishes_s[False]) == 1
 
 
-def test_a_checkpoint_is_on_the_link_after_its_step(tmp_path: Path) -> None:
+def test_a_checkpoint_is_on_the_link_after_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ModelTime(monkeypatch, each_look_s=0.5)
     board = Board(tmp_path / "board")
     there = World(replace(WORKLOAD, checkpoint_every=2), board=board, scale=0.01, num_steps=10, managed=False)
     board.stepped(2, at_s=time.monotonic())
