@@ -66,7 +66,7 @@ def test_two_ranks_then_one_then_four_with_drops_in_between(world: World) -> Non
             say = alive(world, num_groups=99, lineage=0)
             turn_until(made.stage, lambda: step_of(made.context) >= goal, what=f"step {goal}", each=say)  # noqa: B023
             made.stop()
-        assert world.newest().state.step == goal
+        assert world.newest().state.step >= goal, "one turn may bring two steps out"
     run_to_end(world, 4, num_groups=total, lineage=3)
     view, outcomes = world.ledger()
     assert sorted(each.group for each in outcomes) == list(range(total))

@@ -14,6 +14,7 @@ from schemas.errors import EngineError
 from tests.inference_faults import CUT_BEFORE, HANG, Body, Fault
 from tests.inference_server import InferenceServer
 from tests.unit.pipeline.engines.http.support import (
+    SHORT_S,
     V1,
     V2,
     open_engine,
@@ -108,11 +109,11 @@ def test_a_bad_answer_fails_its_own_sequence(pair: tuple[InferenceServer, HttpEn
 
 def test_an_answer_that_never_comes_fails_its_own_sequence(folder: Path, serve: Serve, connect: Connect) -> None:
     server = serve()
-    engine = connect(server, request_limit_s=3.0)
+    engine = connect(server, request_limit_s=8.0)
     engine.load(V1, state_of(folder, seed=1))
     server.faults[VLLM].append(HANG)
     done = run(engine, [request("never"), request("good")])
-    assert "gave no answer within 3 s" in done["never"].failure or "gave no answer within 3 s" in done["good"].failure
+    assert "gave no answer within 8 s" in done["never"].failure or "gave no answer within 8 s" in done["good"].failure
     assert sorted(each.finish_reason == FINISH_FAILED for each in done.values()) == [False, True]
 
 
@@ -172,7 +173,7 @@ def test_many_failures_in_a_row_are_the_servers(folder: Path, serve: Serve, conn
 
 def test_a_killed_server_loses_what_it_held_and_is_found_again(folder: Path, serve: Serve, connect: Connect) -> None:
     server = serve(token_s=0.2)
-    engine = connect(server, health_every_s=0.05, silence_limit_s=0.5)
+    engine = connect(server, health_every_s=0.05, silence_limit_s=0.5, start_limit_s=SHORT_S)
     engine.load(V1, state_of(folder, seed=1))
     engine.submit([request(str(n), max_tokens=40, temperature=0.0) for n in range(6)])
     assert engine.step() == []
@@ -192,7 +193,7 @@ def test_a_killed_server_loses_what_it_held_and_is_found_again(folder: Path, ser
 def test_a_silent_server_is_lost_too(folder: Path, serve: Serve, connect: Connect) -> None:
     """It still takes connections and never answers, as a stopped process does."""
     server = serve()
-    engine = connect(server, health_every_s=0.05, silence_limit_s=0.5, control_limit_s=0.5)
+    engine = connect(server, health_every_s=0.05, silence_limit_s=0.5, control_limit_s=SHORT_S)
     engine.load(V1, state_of(folder, seed=1))
     server.lasting["/health"] = server.lasting[VLLM] = HANG
     engine.submit([request("a")])
