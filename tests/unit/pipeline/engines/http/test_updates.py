@@ -19,6 +19,7 @@ from schemas.records import Version
 from tests.inference_faults import HANG, Fault
 from tests.inference_server import InferenceServer
 from tests.unit.pipeline.engines.http.support import V1, V2, V3, request, run, run_out, state_of
+from topics.clock import Deadline
 
 Serve = Callable[..., InferenceServer]
 Connect = Callable[..., HttpEngine]
@@ -45,6 +46,18 @@ def loader_routes(server: InferenceServer) -> list[str]:
 def holds(server: InferenceServer, state: dict[str, Tensor]) -> bool:
     own, _ = named_state(server._model)
     return all(torch.equal(own[name], tensor) for name, tensor in state.items())
+
+
+def submit_held(engine: HttpEngine, server: InferenceServer, *, num_requests: int) -> list[Generation]:
+    """Long requests of which the server has made two tokens each; it makes no more before other weights come. Those
+    that have ended already."""
+    server.hold(num_sequences=num_requests)
+    engine.submit([request(str(n), seed=n, max_tokens=40) for n in range(num_requests)])
+    deadline, early = Deadline.after(60), list[Generation]()
+    while not server.held:
+        deadline.check("the server to hold the requests")
+        early += engine.step()
+    return early
 
 
 @pytest.mark.parametrize(("kind", "update"), WAYS)
@@ -75,13 +88,18 @@ def test_requests_in_flight_at_a_swap(
     folder: Path, serve: Serve, connect: Connect, tmp_path: Path, kind: str, update: str, on_swap: str
 ) -> None:
     """Kept ones carry both versions, drained ones the old one only, aborted ones end."""
-    server = serve(kind=kind, token_s=0.01)
+    server = serve(kind=kind)
     engine = opened(connect, server, update=update, tmp_path=tmp_path, on_swap=on_swap)
     engine.load(V1, state_of(folder, seed=1))
-    engine.submit([request(str(n), seed=n, max_tokens=40) for n in range(8)])
-    early = {each.request_id: each for each in engine.step()}
-    engine.load(V2, state_of(folder, seed=2))
-    done = early | run_out(engine)
+    next_state = state_of(folder, seed=2)
+    goes_on = on_swap == "auto" and kind == "vllm"
+    if goes_on or on_swap == "abort":  # what is drained could not go on
+        early = submit_held(engine, server, num_requests=8)
+    else:
+        engine.submit([request(str(n), seed=n, max_tokens=40) for n in range(8)])
+        early = engine.step()
+    engine.load(V2, next_state)
+    done = {each.request_id: each for each in early} | run_out(engine)
     assert len(done) == 8
     reasons = {each.finish_reason for each in done.values()}
     versions = {tuple(run.version for run in each.version_runs) for each in done.values()}
@@ -89,8 +107,8 @@ def test_requests_in_flight_at_a_swap(
     match on_swap:
         case "abort":
             assert "abort" in reasons
-        case "auto" if kind == "vllm":
-            assert (V1, V2) in versions, "no request was in flight"
+        case _ if goes_on:
+            assert {(V1, V2)} <= versions <= {(V1, V2), (V1,)}  # one may end with its second token
         case _:
             assert versions == {(V1,)}, "a sequence went on over a swap"
             assert "abort" not in reasons
@@ -177,15 +195,15 @@ def test_a_server_that_will_not_take_the_old_version_either_is_quarantined(
 def test_requests_made_by_bad_weights_fail_one_by_one(
     folder: Path, serve: Serve, connect: Connect, tmp_path: Path
 ) -> None:
-    server = serve(token_s=0.01)
+    server = serve()
     engine = opened(connect, server, update="disk", tmp_path=tmp_path)
     engine.load(V1, state_of(folder, seed=1))
-    engine.submit([request(str(n), seed=n, max_tokens=40) for n in range(6)])
-    early = engine.step()
+    next_state = state_of(folder, seed=2)
+    early = submit_held(engine, server, num_requests=6)
     spoilt = iter([True])
     server.spoil_weights = lambda state: {n: t * 1.2 for n, t in state.items()} if next(spoilt, False) else state
     with pytest.raises(EngineError, match="was put back"):
-        engine.load(V2, state_of(folder, seed=2))
+        engine.load(V2, next_state)
     done = run_out(engine)
     assert len(done) + len(early) == 6
     assert any("weights that failed their check" in each.failure for each in done.values())
