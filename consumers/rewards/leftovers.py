@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,7 +46,16 @@ def end_tree(leader: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(leader, signal.SIGKILL)  # it may not lead its session yet
         os.killpg(leader, signal.SIGKILL)
-    for pid in below:
+    _kill(below)
+
+
+def end_below() -> None:
+    """End what this process has started, and what that has started."""
+    _kill(_below(os.getpid()))
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 

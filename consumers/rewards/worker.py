@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from consumers.rewards import wire
 from consumers.rewards.call import AsyncCall, Call, call_close, call_now, call_within
+from consumers.rewards.leftovers import end_below
 from consumers.rewards.plugin import Scorer, load_scorer
 from pipeline.priority import OwnWait
 from schemas.errors import PluginError, SettingsError
@@ -48,6 +49,7 @@ def main(jobs_fd: int, said_fd: int) -> int:
         elif scorer.call is not None:
             with closing(OwnWait()) as waited:
                 _serve(scorer.call, jobs, said=said, waited=waited)
+        end_below()  # whoever looks from outside finds nobody below a process that has ended
     return 0
 
 

@@ -59,6 +59,14 @@ def starts_a_session(sample: Sample) -> float:
     return starts_a_child(sample, session=True)
 
 
+def leaves_a_session(sample: Sample) -> float:
+    """Leaves a process behind in a session of its own, and is done."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    sys.stderr.write(f"child {child.pid}\n")
+    sys.stderr.flush()
+    return 1.0
+
+
 def prints(sample: Sample) -> float:
     print("a word from the scorer")  # must not get into what the process says
     return 1.0
