@@ -82,11 +82,11 @@ def until(done: Callable[[], bool], *, what: str) -> None:
 def test_calls_that_never_return_are_ended_and_the_rest_is_scored(rig: Rig) -> None:
     """Case 21: ten of a thousand loop for ever and ignore signals; four processes."""
     write_samples(rig.log, (sample(group) for group in range(1000)))
-    stage = rig.stage(plugin=f"{APART}:loops_on_1_in_100", isolation="auto", timeout_s=0.3, timeout_retries=0)
+    stage = rig.stage(plugin=f"{APART}:loops_on_1_in_100", isolation="auto", timeout_s=2.0, timeout_retries=0)
     rewards = score(rig, 1000, stage)
     lost = {group: one.failure for group, one in rewards.items() if one.failure is not None}
     assert set(lost) == {100 * number + 7 for number in range(10)}
-    assert set(lost.values()) == {"timeout: no value within 0.3 s"}
+    assert set(lost.values()) == {"timeout: no value within 2 s"}
     assert all(one.value == group for group, one in rewards.items() if one.failure is None)
     assert len(rig.events("scorer_lost")) == 10
     assert stage._context.metrics.snapshot()["scorers_lost{reason=timeout}"] == 10
@@ -190,7 +190,7 @@ def test_a_scorer_that_dies_is_a_failure_of_its_sample_only(rig: Rig) -> None:
 @pytest.mark.parametrize("plugin", ["starts_a_child", "starts_a_session"])
 def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.CaptureFixture[str], plugin: str) -> None:
     write_samples(rig.log, [sample(0)])
-    stage = rig.stage(plugin=f"{APART}:{plugin}", isolation="process", timeout_s=0.5, timeout_retries=0)
+    stage = rig.stage(plugin=f"{APART}:{plugin}", isolation="process", timeout_s=4.0, timeout_retries=0)
     rewards = score(rig, 1, stage)
     assert (rewards[0].failure or "").startswith("timeout")
     child = int(capfd.readouterr().err.split("child ")[1].split()[0])
@@ -200,7 +200,7 @@ def test_what_a_killed_scorer_started_ends_with_it(rig: Rig, capfd: pytest.Captu
 def test_of_a_batch_that_hangs_only_the_guilty_sample_fails(rig: Rig) -> None:
     """Case 21."""
     write_samples(rig.log, (sample(group) for group in range(20)))
-    stage = rig.stage(plugin=f"{APART}:Batched", isolation="process", timeout_s=0.3, timeout_retries=0, num_workers=2)
+    stage = rig.stage(plugin=f"{APART}:Batched", isolation="process", timeout_s=2.0, timeout_retries=0, num_workers=2)
     rewards = score(rig, 20, stage)
     assert [group for group, one in rewards.items() if one.failure is not None] == [13]
 
