@@ -11,7 +11,6 @@ import socket
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -28,6 +27,7 @@ from pipeline.engines.vllm.sealed import PRINTS_PREFIX
 from schemas.errors import EngineError
 from schemas.records import SamplingParams, Version
 from tests.inference_faults import Body, Fault, send
+from tests.inference_hold import Hold
 from tests.inference_loop import end_tasks, turns
 from tests.inference_numbers import Meaning, Numbers, sampling_of
 from topics.clock import Deadline
@@ -35,16 +35,6 @@ from topics.clock import Deadline
 T = TypeVar("T")
 Kind = Literal["vllm", "sglang", "openai", "trtllm"]
 OWNED_BY = {"vllm": "vllm", "sglang": "sglang", "openai": "somebody", "trtllm": "tensorrt_llm"}
-
-
-@dataclass(kw_only=True)
-class _Hold:
-    """Two tokens of each of so many sequences, then none until the next load."""
-
-    num_sequences: int
-    num_loads: int
-    num_steps: int = 2
-    ids: frozenset[str] = frozenset()  # of the sequences, once all of them have come
 
 
 class InferenceServer:
@@ -80,7 +70,7 @@ class InferenceServer:
         settings = TorchEngineSettings(model_dir=Path("unused"))
         self._engine = TorchEngine(model, tokenizer, settings=settings, version=Version(lineage=1, step=0))
         self._serial = 0
-        self._hold: _Hold | None = None
+        self.hold: Hold | None = None
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="inference-server", daemon=True)
@@ -145,32 +135,6 @@ class InferenceServer:
         self.port = self._listener.getsockname()[1]
         self._stepping = self._loop.create_task(self._step())
 
-    def hold(self, *, num_sequences: int) -> None:
-        """Take that many sequences in and make two tokens of each, then none until other weights have come, but what a
-        probe needs. Called before they are sent; `held` says when it has come to that."""
-        self._hold = _Hold(num_sequences=num_sequences, num_loads=self.num_loads)
-
-    @property
-    def held(self) -> bool:
-        """Whether a hold has been reached, and stands."""
-        hold = self._hold
-        return hold is not None and not hold.num_steps
-
-    def _may_step(self) -> bool:
-        """Whether a hold lets the next token be made."""
-        hold = self._hold
-        if hold is None or hold.num_loads != self.num_loads:
-            self._hold = None
-            return True
-        if not hold.ids:
-            if self.num_waiting < hold.num_sequences:
-                return False
-            hold.ids = frozenset(self._waiting)
-        if not hold.num_steps:
-            return not hold.ids.issuperset(self._waiting)
-        hold.num_steps -= 1
-        return True
-
     async def _stop_listening(self) -> None:
         if self._runner is None:
             return
@@ -193,8 +157,10 @@ class InferenceServer:
             if not self._engine.num_running:
                 self._work.clear()
                 await self._work.wait()
-            await asyncio.sleep(self.token_s if not self.paused and self._hold is None else 0.005)
-            if self.paused or not self._engine.num_running or not self._may_step():
+            await asyncio.sleep(self.token_s if not self.paused and self.hold is None else 0.005)
+            if self.paused or not self._engine.num_running:
+                continue
+            if self.hold is not None and not self.hold.may_step(self._waiting, num_loads=self.num_loads):
                 continue
             for done in self._engine.step():
                 future = self._waiting.pop(done.request_id, None)

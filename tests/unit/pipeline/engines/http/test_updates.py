@@ -17,6 +17,7 @@ from pipeline.engines.model_dir import load_model, named_state
 from schemas.errors import EngineError
 from schemas.records import Version
 from tests.inference_faults import HANG, Fault
+from tests.inference_hold import Hold
 from tests.inference_server import InferenceServer
 from tests.unit.pipeline.engines.http.support import V1, V2, V3, request, run, run_out, state_of
 from topics.clock import Deadline
@@ -51,10 +52,10 @@ def holds(server: InferenceServer, state: dict[str, Tensor]) -> bool:
 def submit_held(engine: HttpEngine, server: InferenceServer, *, num_requests: int) -> list[Generation]:
     """Long requests of which the server has made two tokens each; it makes no more before other weights come. Those
     that have ended already."""
-    server.hold(num_sequences=num_requests)
+    hold = server.hold = Hold(num_sequences=num_requests, num_loads=server.num_loads)
     engine.submit([request(str(n), seed=n, max_tokens=40) for n in range(num_requests)])
     deadline, early = Deadline.after(60), list[Generation]()
-    while not server.held:
+    while not hold.reached:
         deadline.check("the server to hold the requests")
         early += engine.step()
     return early
