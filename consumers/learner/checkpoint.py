@@ -187,7 +187,8 @@ def load(path: Path) -> Snapshot:
             model=load_file(path / "model.safetensors"),
             optimizer=load_file(path / "optimizer.safetensors"),
         )
-    except (OSError, ValueError, SafetensorError, TypeError, KeyError) as error:
+    except (OSError, ValueError, SafetensorError, TypeError, KeyError, RuntimeError) as error:
+        # torch, which maps the tensors, says RuntimeError of a file that another process has removed by now.
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 import torch
 
+from consumers.learner import checkpoint
 from consumers.learner.checkpoint import (
     LearnerState,
     Snapshot,
@@ -267,3 +268,20 @@ def test_a_restore_while_another_save_runs_is_whole_and_of_a_step_that_was_done(
         os.waitpid(child, 0)
     assert seen == sorted(seen)
     assert newest(tmp_path).state.step >= seen[-1]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_tensors_removed_after_the_check_are_a_checkpoint_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another process prunes between the check and the read: the newest one that is whole is looked for then."""
+    save(tmp_path, snapshot(1))
+    read = checkpoint._read_state
+
+    def remove_first(content: bytes) -> LearnerState:
+        (tmp_path / "1.1" / name).unlink()
+        return read(content)
+
+    monkeypatch.setattr(checkpoint, "_read_state", remove_first)
+    with pytest.raises(CheckpointError, match=name):
+        load(tmp_path / "1.1")
