@@ -122,6 +122,7 @@ class LearnerSettings(Section):
     keep_gaps: int = Field(
         default=1,
         ge=0,
+        le=64,
         description="Samples per step whose distance to the trainer's log-probabilities is kept token by token, on the "
         "ledger, 2 bytes per token: those that lie furthest apart.",
     )
